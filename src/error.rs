@@ -1,4 +1,4 @@
-//! What can go wrong when acting on the cluster, and what to do about it.
+//! Errors of actions on the cluster, and what to do about them.
 //!
 //! Each error names the action and the object, has its cause as `source`, and knows its class. [`Error::in_full`]
 //! shows all of it in one line.
@@ -15,18 +15,18 @@ pub enum Error {
     /// The API server answered with an error, or could not be reached.
     #[error("{action} {object}")]
     Api {
-        /// What was being done, as in "creating NodeClaim".
+        /// The action, as in "creating NodeClaim".
         action: &'static str,
         /// Name of the object, with its namespace if it has one.
         object: String,
-        /// What came back.
+        /// The API server's answer, or why there is none.
         #[source]
         cause: FailedCall,
     },
     /// The API server did not answer in time; the write may have happened anyway.
     #[error("{action} {object}: no answer within {limit:?}")]
     Timeout {
-        /// What was being done.
+        /// The action.
         action: &'static str,
         /// Name of the object, with its namespace if it has one.
         object: String,
@@ -36,7 +36,7 @@ pub enum Error {
     /// Someone else changed the object first. Read it again and decide anew.
     #[error("{action} {object}: it changed meanwhile")]
     Conflict {
-        /// What was being done.
+        /// The action.
         action: &'static str,
         /// Name of the object, with its namespace if it has one.
         object: String,
@@ -66,7 +66,7 @@ impl AsRef<kube::Error> for FailedCall {
     }
 }
 
-/// What to do about an error.
+/// How to react to an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
     /// Reconcile again at once.
@@ -139,7 +139,7 @@ impl Error {
         }
     }
 
-    /// What to do about it.
+    /// How to react to it.
     pub fn class(&self) -> Class {
         match self {
             Self::Conflict { .. } => Class::Again,

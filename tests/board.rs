@@ -14,7 +14,9 @@ use serde_json::{Value, json};
 use setu::api::Workload;
 use setu::api::amount::Price;
 use setu::app::board;
-use setu::controllers::board::{BoardContext, BoardEntry, BoardSnapshot, Holder, LedShards, Noted, Queued};
+use setu::controllers::board::{
+    BoardContext, BoardEntry, BoardSnapshot, Holder, LedShards, NumberedEntry, Queued,
+};
 use setu::gang::ledger::shortage::{ShortageEntry, ShortageSource};
 use setu::gang::report::explain::{Explanation, Otherwise, SlotPhase, SlotView};
 use setu::gang::{AdmissionId, Failure, FailureClass, Journal, StateName};
@@ -256,7 +258,7 @@ fn gangs() -> Vec<Fake> {
 /// The source of the board: the fake gangs in their current states. Their world begins when it is read first.
 fn source() -> impl Fn() -> BoardSnapshot + Clone + Send + Sync + 'static {
     let world: Arc<OnceLock<Timestamp>> = Arc::default();
-    let known: Arc<std::sync::Mutex<(u64, BTreeMap<String, Noted>)>> = Arc::default();
+    let known: Arc<std::sync::Mutex<(u64, BTreeMap<String, NumberedEntry>)>> = Arc::default();
     move || {
         let now = Timestamp::now();
         let world = *world.get_or_init(|| now);
@@ -267,7 +269,10 @@ fn source() -> impl Fn() -> BoardSnapshot + Clone + Send + Sync + 'static {
             let old = known.get(&entry.gang);
             if old.is_none_or(|noted| *noted.entry != entry) {
                 *revision += 1;
-                known.insert(entry.gang.clone(), Noted { revision: *revision, entry: Arc::new(entry) });
+                known.insert(
+                    entry.gang.clone(),
+                    NumberedEntry { revision: *revision, entry: Arc::new(entry) },
+                );
             }
         }
         let shortages = vec![ShortageEntry {
@@ -319,7 +324,7 @@ fn board_of(revision: u64, shards: usize, gangs: u64) -> BoardSnapshot {
         let mut entry = fake.clone();
         entry.gang = format!("team/job-{number:03}");
         entry.workload.clone_from(&entry.gang);
-        (entry.gang.clone(), Noted { revision, entry: Arc::new(entry) })
+        (entry.gang.clone(), NumberedEntry { revision, entry: Arc::new(entry) })
     };
     let around = BoardContext { acting: LedShards { shards, of: 2 }, ..BoardContext::default() };
     BoardSnapshot { at: now, revision, gangs: Arc::new((0..gangs).map(noted).collect()), around }

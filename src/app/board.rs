@@ -99,8 +99,7 @@ where
     (unbuffered, Sse::new(updates(snapshot, viewer)).keep_alive(heartbeat)).into_response()
 }
 
-/// What one viewer was sent: the revision of the whole and of each gang, and the parts that are small enough to send
-/// whole.
+/// State that one viewer was sent: the revision of the whole and of each gang, and the parts that are small enough to send whole.
 #[derive(Default)]
 struct Sent {
     /// `None` while more of it is to be sent.
@@ -115,7 +114,7 @@ struct BoardUpdate {
     at: Timestamp,
     gangs: Vec<Arc<BoardEntry>>,
     gone: Vec<String>,
-    /// What all gangs cost an hour, as text, in each currency.
+    /// The hourly cost of all gangs, as text, in each currency.
     costs: Vec<String>,
     #[serde(flatten)]
     around: BoardContext,
@@ -146,7 +145,7 @@ impl Sent {
     }
 }
 
-/// What all gangs of a snapshot cost an hour, in each currency. Unknown prices are left out.
+/// The hourly cost of all gangs of a snapshot, as text, in each currency. Unknown prices are left out.
 fn costs(snapshot: &BoardSnapshot) -> Vec<String> {
     let mut sums = Sums::default();
     for entry in snapshot.gangs.values().map(|noted| &noted.entry) {

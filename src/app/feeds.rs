@@ -76,7 +76,7 @@ impl Feeds {
         watches.reactions.into_iter().for_each(|start| start(&context));
         let feeds = Self {
             workloads: wakes(changes.workloads, woken.workloads, &context, Context::workload_touched),
-            checks: wakes(changes.checks, woken.checks, &context, |context, _| context.checks_touched()),
+            checks: wakes(changes.checks, woken.checks, &context, Context::check_touched),
             claims: wakes(changes.claims, woken.claims, &context, Context::claim_touched),
             parameters: wakes(changes.parameters, woken.parameters, &context, parameters_touched),
         };
@@ -326,8 +326,7 @@ async fn at_most_every(
 
 fn parameters_touched(context: &Context, parameters: &RawParameters) {
     for check in context.stores.checks.state() {
-        let named = check.spec.parameters.as_ref().map(|p| p.name.as_str());
-        if named == parameters.metadata.name.as_deref() {
+        if check.parameters_name() == parameters.metadata.name.as_deref() {
             context.wake.check(&check);
         }
     }

@@ -21,8 +21,6 @@ use crate::controllers::context::{ContextParts, Options};
 use crate::policy::Settings;
 use crate::telemetry::traces::{self, Exporting, Traces};
 use crate::telemetry::{Telemetry, metrics};
-use futures::FutureExt;
-use futures::future::select;
 use heartbeat::Heartbeat;
 use kube::Client;
 use metrics_exporter_prometheus::PrometheusHandle;
@@ -116,8 +114,7 @@ pub async fn run(config: Config) -> Result<(), AppError> {
     tokio::spawn(gauges(context, handle));
     tracing::info!(controller_name = config.controller_name, version = env!("CARGO_PKG_VERSION"), "started");
     let elections = elections_on.map(|runtime| runtime.spawn(replica.elections(&stop)));
-    // On one task: what blocks the loops stops the heartbeat too.
-    select(replica.work(&stop).boxed(), heartbeat.beat().boxed()).await;
+    heartbeat.beat_during(replica.work(&stop)).await;
     if let Some(elections) = elections {
         // They end with the work, and a panic of theirs would have ended the process.
         let _ = elections.await;
@@ -130,7 +127,7 @@ pub async fn run(config: Config) -> Result<(), AppError> {
     Ok(())
 }
 
-/// What is served where.
+/// Addresses of the metrics and of the probes.
 struct Ports {
     metrics: SocketAddr,
     health: SocketAddr,
@@ -178,7 +175,7 @@ fn connect(cluster: kube::Config) -> Result<Client, AppError> {
     client::connect(cluster).map_err(|e| AppError::Invalid(format!("the kubeconfig cannot be used: {e}")))
 }
 
-/// What the elections need, with a thread and connections of their own.
+/// The parts that the elections need, with a thread and connections of their own.
 fn take_part(settings: ElectionSettings, cluster: kube::Config) -> Result<ElectionParts, AppError> {
     let runtime = replica::election_runtime()
         .map_err(|e| AppError::Failed(format!("starting a thread for the elections: {e}")))?;

@@ -4,7 +4,7 @@ use super::feeds::Feeds;
 use crate::cluster::lease::{ElectionSettings, Elector, Shards};
 use crate::cluster::outage::Outage;
 use crate::cluster::time::timed;
-use crate::controllers::claims::{MissingChecks, SeenUids, Sweeper};
+use crate::controllers::claims::{Failures, MissingChecks, SWEEP_FLOW, SeenUids, Sweeper};
 use crate::controllers::context::ContextParts;
 use crate::controllers::queue::{self, Action, QueueKey, QueueLimits};
 use crate::controllers::{Context, admission_check, claims, parameters, stray_nodes, workload};
@@ -26,11 +26,9 @@ use tracing::field::Empty;
 /// Objects of one kind that are reconciled at the same time.
 const AT_ONCE: QueueLimits = QueueLimits { all: 512, flow: 32, first: 512 };
 const ONE: QueueLimits = QueueLimits { all: 1, flow: 1, first: 0 };
-/// The flow in which the sweep waits for permits to write.
-const SWEEP: &str = "sweep";
 /// How long the leases wait for running reconciles after `stop`: another replica should lead within a second.
 const LAST_RECONCILES: Duration = Duration::from_millis(400);
-/// When a failed reconcile is repeated.
+/// When a failed reconcile of a check or of parameters is repeated.
 const RETRY: Duration = Duration::from_secs(5);
 
 /// A replica whose watches run.
@@ -80,7 +78,7 @@ impl Replica {
         Self { context, feeds, electors, idle: CancellationToken::new() }
     }
 
-    /// What the loops share.
+    /// The context that the loops share.
     pub fn context(&self) -> Arc<Context> {
         Arc::clone(&self.context)
     }
@@ -141,6 +139,7 @@ async fn loops(feeds: Feeds, context: &Arc<Context>, stop: &CancellationToken) {
         suspects: SeenUids::default(),
         missing_checks: MissingChecks::default(),
         ended: SeenUids::default(),
+        failures: Failures::default(),
     });
     // An object that is not listed yet would count as missing.
     let listed = context.first_lists.complete().shared();
@@ -205,13 +204,18 @@ async fn reconcile_check(key: QueueKey, context: &Arc<Context>) -> Action {
     };
     let reconcile = Box::pin(admission_check::reconcile(check, Arc::clone(context)));
     let result = measured(("admissioncheck", &key), reconcile).await;
-    result.unwrap_or_else(|error| retry(context, ("AdmissionCheck", &key), &error))
+    result.unwrap_or_else(|error| retry(context, ("AdmissionCheck", &key), &error, RETRY))
 }
 
 async fn reconcile_claim(key: QueueKey, sweeper: &Arc<Sweeper>) -> Action {
     let reconcile = Box::pin(claims::reconcile(key.object(), Arc::clone(sweeper)));
-    let result = measured(("nodeclaim", &key), sweeper.context.writes.within(SWEEP, reconcile)).await;
-    result.unwrap_or_else(|error| retry(&sweeper.context, ("NodeClaim", &key), &error))
+    match measured(("nodeclaim", &key), sweeper.context.writes.within(SWEEP_FLOW, reconcile)).await {
+        Ok(action) => {
+            sweeper.failures.clear(&key.name);
+            action
+        }
+        Err(error) => retry(&sweeper.context, ("NodeClaim", &key), &error, sweeper.failures.note(&key.name)),
+    }
 }
 
 async fn reconcile_parameters(key: QueueKey, context: &Arc<Context>) -> Action {
@@ -220,7 +224,7 @@ async fn reconcile_parameters(key: QueueKey, context: &Arc<Context>) -> Action {
     };
     let result =
         measured(("provisioningparameters", &key), parameters::reconcile(object, Arc::clone(context))).await;
-    result.unwrap_or_else(|error| retry(context, ("ProvisioningParameters", &key), &error))
+    result.unwrap_or_else(|error| retry(context, ("ProvisioningParameters", &key), &error, RETRY))
 }
 
 /// Measures a reconcile of this controller, and traces it.
@@ -242,11 +246,17 @@ async fn measured<E: Display>(
     result
 }
 
-fn retry(context: &Context, (kind, key): (&str, &QueueKey), error: &crate::error::Error) -> Action {
+/// Logs that a reconcile failed. It is repeated after this wait.
+fn retry(
+    context: &Context,
+    (kind, key): (&str, &QueueKey),
+    error: &crate::error::Error,
+    wait: Duration,
+) -> Action {
     if context.is_quiet_about(error) {
         tracing::debug!(kind, name = key.name, error = %error.in_full(), "failed to reconcile");
     } else {
         tracing::warn!(kind, name = key.name, error = %error.in_full(), "failed to reconcile");
     }
-    Action::requeue(RETRY)
+    Action::requeue(wait)
 }

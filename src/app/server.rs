@@ -221,7 +221,7 @@ mod tests {
         address
     }
 
-    /// What the server sends until it closes the connection.
+    /// Everything that the server sends until it closes the connection.
     async fn rest(stream: &mut TcpStream) -> String {
         let mut text = String::new();
         // A reset ends it too.

@@ -3,16 +3,15 @@
 //!
 //! Rule: the controller is stopped meanwhile, or it would recreate what is removed.
 
-use crate::api::workload::{CheckState, Verdict};
 use crate::api::{AdmissionCheck, NodeClaim, ProvisioningRequest, Workload};
 use crate::cluster::decoded::Decoded;
 use crate::effects::active::Active;
-use crate::effects::handover::release_node;
-use crate::effects::workload_marks::{release_request, release_workload};
+use crate::effects::handover::hand_back_for_uninstall;
+use crate::effects::workload_marks::{unmark_request, unmark_workload};
 use crate::effects::{active, call, claims, deployment, request, requeued, standalone, verdict};
 use crate::error::Error;
 use crate::gang::release::uninstall::{
-    RequestListing, RunningNodes, UNINSTALLED, UninstallObjects, UninstallPlan, WorkloadMarks,
+    CHECK_MESSAGE, RequestListing, RunningNodes, UNINSTALLED, UninstallObjects, UninstallPlan, WorkloadMarks,
 };
 use crate::gang::workload::queueing::Queueing;
 use crate::gang::workload::request::owner_of;
@@ -153,7 +152,7 @@ async fn pass(
     let text = |e: Error| e.in_full().to_string();
     let is_current = answer(client, &plan).await.map_err(text)?;
     for claim in &plan.hand_back {
-        release_node(client, claim).await.map_err(text)?;
+        hand_back_for_uninstall(client, claim).await.map_err(text)?;
     }
     if !is_current {
         // The gang may run by now, so the next read decides about its nodes.
@@ -166,30 +165,26 @@ async fn pass(
     until_gone(client, &targets, limit).await?;
     // Last of all, because a finalizer means that there may still be nodes.
     for workload in &plan.marked {
-        release(client, workload, nodes, &plan.others).await.map_err(text)?;
+        unmark(client, workload, nodes, &plan.others).await.map_err(text)?;
     }
     for request in &plan.marked_requests {
-        is_as_read(release_request(client, request).await).map_err(text)?;
+        is_as_read(unmark_request(client, request).await).map_err(text)?;
     }
     Ok(())
 }
 
 /// Answers everyone who waits for Setu. Returns whether they were all as they were read.
 async fn answer(client: &Client, plan: &UninstallPlan) -> Result<bool, Error> {
-    let inactive = Active {
-        works: false,
-        reason: UNINSTALLED,
-        message: "Setu was uninstalled: take this check out of the ClusterQueues that name it".to_owned(),
-    };
+    let inactive = Active { works: false, reason: UNINSTALLED, message: CHECK_MESSAGE.to_owned() };
     let now = Timestamp::now();
     let mut is_current = true;
     // Checks become inactive first, or Kueue would reserve again the quota that is released here.
     for check in &plan.checks {
         active::report(client, check, &inactive, now).await?;
     }
-    let checks: BTreeSet<String> = plan.checks.iter().map(ResourceExt::name_any).collect();
+    // Kueue takes back the quota of Workloads that no controller will provision for.
     for workload in &plan.waiting {
-        is_current &= give_back(client, workload, &checks, now).await?;
+        is_current &= is_as_read(verdict::apply(client, workload, &plan.retries(workload, now)).await)?;
     }
     for workload in &plan.created {
         is_current &= is_as_read(standalone::delete(client, workload).await)?;
@@ -211,27 +206,7 @@ fn is_as_read<T>(answer: Result<T, Error>) -> Result<bool, Error> {
     }
 }
 
-/// Makes Kueue take back the quota of a Workload that no controller will provision for. Returns whether it was as it was read.
-async fn give_back(
-    client: &Client,
-    workload: &Workload,
-    checks: &BTreeSet<String>,
-    now: Timestamp,
-) -> Result<bool, Error> {
-    let retry = |old: &CheckState| CheckState {
-        name: old.name.clone(),
-        state: Verdict::Retry,
-        last_transition_time: now,
-        message: "Setu was uninstalled".to_owned(),
-        requeue_after_seconds: Some(0),
-        pod_set_updates: Vec::new(),
-    };
-    let entries: Vec<CheckState> =
-        workload.checks().iter().filter(|c| checks.contains(&c.name)).map(retry).collect();
-    is_as_read(verdict::apply(client, workload, &entries).await)
-}
-
-async fn release(
+async fn unmark(
     client: &Client,
     workload: &Workload,
     nodes: RunningNodes,
@@ -246,7 +221,7 @@ async fn release(
         };
         tries += 1;
         let marks = WorkloadMarks::of(&current, nodes, others, Timestamp::now());
-        match release_workload(client, &current, &marks).await {
+        match unmark_workload(client, &current, &marks).await {
             Err(Error::Conflict { .. }) if tries < 5 => {}
             other => return other.map(drop),
         }

@@ -3,7 +3,7 @@
 use super::{Cli, CliError};
 use clap::{Arg, Command, CommandFactory, ValueEnum};
 
-/// What kubectl runs to complete the words after `kubectl setu`.
+/// Script that kubectl runs to complete the words after `kubectl setu`.
 const FOR_KUBECTL: &str = "#!/bin/sh\nexec kubectl setu completions kubectl -- \"$@\"\n";
 /// Tells kubectl to offer these words and no files.
 const NO_FILES: &str = ":4";
@@ -61,7 +61,7 @@ impl Args {
     }
 }
 
-/// What may follow these words, of which the last is incomplete: one candidate a line, then a line for kubectl about files.
+/// Completions of these words, of which the last is incomplete: one candidate a line, then a line for kubectl about files.
 fn completed(words: &[String]) -> String {
     let mut root = Cli::command();
     root.build();

@@ -75,7 +75,7 @@ pub struct PodsAt {
 pub enum PodSetName {
     /// This one.
     Is(&'static str),
-    /// What this field of each entry of a list says, in lower case.
+    /// The value of this field in each entry of a list, in lower case.
     Field(&'static str),
 }
 
@@ -139,7 +139,7 @@ const SUBMISSION: &str = "/spec/submissionMode";
 const fn submitted_by(value: &'static str) -> When {
     When::Is { at: SUBMISSION, value, default: "K8sJobMode" }
 }
-/// What KubeRay asks for where a RayJob has no template for its submitter.
+/// The container that submits a RayJob, as KubeRay makes it if the RayJob has no template for it.
 macro_rules! submitter {
     () => {
         r#"{"name": "ray-job-submitter", "resources":

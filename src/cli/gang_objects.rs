@@ -6,9 +6,9 @@
 
 use super::cluster::ClusterObjects;
 use crate::api::workload::Verdict;
-use crate::api::{Node, NodeClaim, Pod, Workload};
+use crate::api::{NodeClaim, Pod, Workload};
 use crate::gang::report::explain::{SlotPhase, SlotView, WHEN_THAT_CHANGES};
-use crate::gang::snapshot::resource_slices::wait_for_devices;
+use crate::gang::snapshot::observed::Observed;
 use crate::gang::statechart::journal::JournalError;
 use crate::gang::workload::journal_load::stored_journal;
 use crate::gang::workload::queueing::is_out_after_refusal;
@@ -24,6 +24,7 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use serde::ser::Error as _;
 use serde::{Serialize, Serializer};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -53,7 +54,7 @@ impl fmt::Display for UnreadKind {
 #[derive(Clone, Debug, PartialEq)]
 pub struct GangView {
     explanation: Explanation,
-    /// What was not read and would be needed to count its nodes.
+    /// The kind that was not read and would be needed to count its nodes.
     pub unread: Option<UnreadKind>,
 }
 
@@ -206,7 +207,7 @@ impl<'o> GangObjects<'o> {
         GangView { explanation, unread }
     }
 
-    /// What was not read and would be needed to count the nodes of this explanation.
+    /// The kind that was not read and would be needed to count the nodes of this explanation.
     fn unread(&self, explanation: &Explanation) -> Option<UnreadKind> {
         if self.objects.claims.is_none() {
             return Some(UnreadKind::NodeClaims);
@@ -227,23 +228,7 @@ impl<'o> GangObjects<'o> {
     /// Explains it by the snapshot that decides its next step, as if all objects had been read.
     fn explain(&self, journal: &Journal) -> Explanation {
         let (policy, now) = (self.policy(journal), self.objects.now);
-        let is_reported = self.reported() == Verdict::Ready;
-        let view = |claim: &Arc<NodeClaim>| {
-            let node = self.node_of(claim);
-            let without_named = node.map(|node| {
-                let mut node = node.clone();
-                node.spec.taints.retain(|taint| !is_named_by_templates(self.workload, taint));
-                node
-            });
-            let node = without_named.as_ref();
-            let mut view = ClaimView::of(claim, node, &policy, now, None);
-            if !is_reported {
-                wait_for_devices(&mut view, claim, node, &self.objects.resource_slices, now);
-            }
-            view
-        };
-        let mut views: Vec<ClaimView> = self.claims.iter().map(view).collect();
-        views.sort_by_key(|view| view.slot);
+        let views = self.observed().views(journal, &policy, now, |_| None);
         let parts = SnapshotParts::of(self.workload, &self.identity.check, views, now);
         let unbound = self.unbound_pods().filter(|_| Nodes::of(journal.memory.slots) != Nodes::Unneeded);
         let snapshot = Snapshot {
@@ -279,9 +264,19 @@ impl<'o> GangObjects<'o> {
         self.workload.check(&self.identity.check).map(|entry| entry.state).unwrap_or_default()
     }
 
-    fn node_of(&self, claim: &NodeClaim) -> Option<&'o Node> {
-        let name = claim.node_name()?;
-        self.objects.nodes.iter().flatten().find(|node| node.metadata.name.as_deref() == Some(name))
+    /// What the objects show of its claims and their Nodes. Nothing is known of other pods there.
+    fn observed(&self) -> Observed {
+        let named: BTreeSet<&str> = self.claims.iter().filter_map(|claim| claim.node_name()).collect();
+        let nodes = self.objects.nodes.iter().flatten().filter_map(|node| {
+            let name = node.metadata.name.as_deref().filter(|name| named.contains(name))?;
+            Some((name.to_owned(), Arc::new(node.clone())))
+        });
+        let mut observed = Observed::cached(self.claims.clone(), nodes.collect());
+        let mut tolerated = observed.added_taints();
+        tolerated.retain(|taint| is_named_by_templates(self.workload, taint));
+        observed.ignore_taints(&tolerated);
+        let with_devices = observed.nodes_with_devices(self.reported());
+        Observed { resource_slices: self.objects.resource_slices.on(&with_devices), ..observed }
     }
 
     /// Its unbound pods once it is admitted, if pods were read.
@@ -297,6 +292,7 @@ impl<'o> GangObjects<'o> {
 mod tests {
     use super::*;
     use crate::gang::AdmissionId;
+    use crate::gang::snapshot::resource_slices::NodeResourceSlices;
     use serde_json::{Value, json};
 
     /// An initialized NodeClaim of the gang.
@@ -369,5 +365,55 @@ mod tests {
         // Without initialized claims, Nodes would show nothing.
         let early = ClusterObjects { claims: Some(Vec::new()), ..unread };
         assert_eq!(view(&early, State::WaitingReady, "").known_ready(), Some(0));
+    }
+
+    #[test]
+    fn a_node_with_a_tolerated_taint_is_ready_once_its_devices_are_published_or_its_gang_was_ready() {
+        let (taint, other) =
+            (json!({"key": "gpu", "effect": "NoSchedule"}), json!({"key": "b", "effect": "NoSchedule"}));
+        let published = |node: &str| {
+            let slice = json!({
+                "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": node},
+                "spec": {
+                    "driver": "gpu", "nodeName": node, "devices": [{"name": "gpu-0"}],
+                    "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
+                },
+            });
+            NodeResourceSlices::Read(vec![serde_json::from_value(slice).unwrap()])
+        };
+        let ready = |taints: &[&Value], state: &str, resource_slices: &NodeResourceSlices| {
+            let mut claim = claim(0);
+            claim.status.as_mut().unwrap().node_name = "n".to_owned();
+            let devices = json!([{"deviceClass": "gpu", "driver": "gpu", "count": 1}]).to_string();
+            claim.metadata.annotations.get_or_insert_default().insert(names::DEVICES.to_owned(), devices);
+            let node = serde_json::from_value(json!({
+                "metadata": {"name": "n"}, "spec": {"taints": taints},
+                "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+            }));
+            let tolerations = json!([{"key": "gpu", "operator": "Exists"}]);
+            let pods = json!({"spec": {"containers": [], "tolerations": tolerations}});
+            let workload: Workload = serde_json::from_value(json!({
+                "metadata": {"namespace": "ns", "name": "w", "uid": "u"},
+                "spec": {"podSets": [{"name": "main", "count": 1, "template": pods}]},
+                "status": {"admissionChecks": [{"name": "c", "state": state}]},
+            }))
+            .unwrap();
+            let objects = ClusterObjects {
+                now: "2026-02-01T00:00:00Z".parse().unwrap(),
+                claims: Some(vec![claim]),
+                nodes: Some(vec![node.unwrap()]),
+                resource_slices: resource_slices.clone(),
+                ..ClusterObjects::default()
+            };
+            let mut journal = Journal::new("u", AdmissionId("1-0-a".into()), objects.now, None);
+            journal.state = State::WaitingReady;
+            (journal.memory.attempt, journal.memory.slots) = (1, 1);
+            GangObjects::of(&objects, &workload, "c").view(&journal).known_ready()
+        };
+        assert_eq!(ready(&[&taint], "Pending", &NodeResourceSlices::Unread), Some(1));
+        assert_eq!(ready(&[&taint, &other], "Pending", &NodeResourceSlices::Unread), Some(0));
+        assert_eq!(ready(&[&taint], "Pending", &published("other")), Some(0));
+        assert_eq!(ready(&[&taint], "Pending", &published("n")), Some(1));
+        assert_eq!(ready(&[&taint], "Ready", &published("other")), Some(1));
     }
 }

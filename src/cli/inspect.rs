@@ -203,7 +203,7 @@ mod tests {
     use crate::api::Workload;
     use serde_json::json;
 
-    /// What is shown of Workload `w` with these true conditions and checks.
+    /// The number of gangs shown for Workload `w` with these true conditions and checks, and the text if there is none.
     fn shown(conditions: &[&str], checks: &[&str]) -> (usize, String) {
         let conditions: Vec<serde_json::Value> = conditions
             .iter()

@@ -135,7 +135,35 @@ impl ClusterObjects {
     }
 
     fn parameters_of(&self, check: &str) -> Option<&ProvisioningParametersSpec> {
-        let named = self.check(check)?.spec.parameters.as_ref()?;
-        self.parameters.iter().find(|p| p.name_any() == named.name).map(|p| &p.spec)
+        let name = self.check(check)?.parameters_name()?;
+        self.parameters.iter().find(|p| p.name_any() == name).map(|p| &p.spec)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::AdmissionCheck;
+    use crate::names;
+    use serde_json::json;
+
+    #[test]
+    fn parameters_of_another_kind_do_not_price_a_check() {
+        let priced_by = |group: &str, kind: &str| {
+            let check: AdmissionCheck = serde_json::from_value(json!({
+                "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "AdmissionCheck", "metadata": {"name": "c"},
+                "spec": {"parameters": {"apiGroup": group, "kind": kind, "name": "same"}},
+            }))
+            .unwrap();
+            let parameters = serde_json::from_value(json!({
+                "apiVersion": "setu.kueue.x-k8s.io/v1alpha1", "kind": names::PARAMETERS_KIND,
+                "metadata": {"name": "same"}, "spec": {"gates": {"budget": {"currency": "EUR"}}},
+            }))
+            .unwrap();
+            let (checks, parameters) = (Some(vec![check]), vec![parameters]);
+            ClusterObjects { checks, parameters, ..ClusterObjects::default() }.prices_of("c").by
+        };
+        assert_eq!(priced_by(names::API_GROUP, names::PARAMETERS_KIND), PricedBy::Parameters);
+        assert_eq!(priced_by("kueue.x-k8s.io", "ProvisioningRequestConfig"), PricedBy::ListPrices);
     }
 }

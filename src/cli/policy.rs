@@ -122,7 +122,7 @@ fn is_parameters(path: &Path) -> bool {
     serde_yaml::from_str::<TypeMeta>(&text).is_ok_and(|types| types.kind == names::PARAMETERS_KIND)
 }
 
-/// What Kueue accepts of pods with devices, whatever the policy says.
+/// Restrictions of Kueue on pods with devices, whatever the policy says.
 const DEVICES_IN_KUEUE: &str = "Kueue admits pods with device claims only by ResourceClaimTemplates with exact counts, only \
                                 for the classes in its deviceClassMappings, and not with topology-aware scheduling";
 

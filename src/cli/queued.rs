@@ -111,7 +111,7 @@ impl QueueHolders<'_> {
     }
 }
 
-/// What to do if the queue never has enough quota.
+/// The remedy if the queue never has enough quota.
 pub const NEEDS_MORE_QUOTA: &str = "it will not fit when others end: ask for less, or have the quota raised";
 
 /// Whether Kueue says that not even an empty queue has enough quota. The words are those of Kueue's flavor assigner.

@@ -14,7 +14,7 @@ use crate::api::workload::{CheckState, Verdict};
 use crate::api::{FrontEnd, Workload, condition};
 use crate::controllers::board::Holder;
 use crate::gang::report::notice::NEXT;
-use crate::gang::statechart::journal::JournalError;
+use crate::gang::statechart::journal::{JournalError, TraceStart};
 use crate::gang::statechart::transition::Transition;
 use crate::gang::workload::request::own_check;
 use crate::gang::{Journal, StateName, UnboundPods};
@@ -89,6 +89,9 @@ pub struct GangReport {
     /// Trace id of this admission.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace_id: Option<String>,
+    /// Where this admission's trace begins.
+    #[serde(skip)]
+    pub trace: TraceStart,
     /// Its last transitions, newest last.
     pub history: Vec<Transition>,
 }
@@ -111,6 +114,11 @@ impl GangReport {
             Some(gang) => gang.state.to_string(),
             None => format!("{:?}", self.workload_phase),
         }
+    }
+
+    /// The transitions of this admission.
+    pub fn this_admission(&self) -> &[Transition] {
+        self.trace.of_this_admission(&self.history)
     }
 
     /// How long it has waited since its quota was reserved, if it does not run yet.
@@ -193,7 +201,7 @@ fn report_among(
         verdict: entry.map(|c| c.state),
         workload_phase,
         created: of_gang.created(),
-        reserved: condition::since(workload.conditions(), "QuotaReserved").filter(|_| workload.has_quota()),
+        reserved: workload.reserved_since().filter(|_| workload.has_quota()),
         why: String::new(),
         why_quotes_kueue: false,
         kueue_says: workload_phase.in_kueues_words(workload),
@@ -204,6 +212,7 @@ fn report_among(
         no_price: cost.unpaid(),
         planned: journal.and_then(|journal| planned(objects, workload, journal)),
         trace_id: journal.and_then(|j| j.trace_id()).map(str::to_owned),
+        trace: journal.map(|j| j.trace.clone()).unwrap_or_default(),
         history: journal.map_or_else(Vec::new, |j| j.history.clone()),
     };
     set_why(&mut report, &of_gang, &holders);

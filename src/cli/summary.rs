@@ -1,4 +1,4 @@
-//! What `setu top` shows: what gangs hold and waste, by NodePool, and which gangs wait longest.
+//! The data of `setu top`: what gangs hold and waste, by NodePool, and which gangs wait longest.
 //!
 //! Rule: users may delete a node that counts as wasted. So it counts as wasted only if no gang can need it.
 
@@ -93,7 +93,7 @@ fn by_pool(objects: &ClusterObjects, claims: &[NodeClaim], gangs: &[GangReport])
     pools
 }
 
-/// What a node is used for.
+/// How a node is used.
 #[derive(Clone, Copy)]
 enum NodeUse {
     Running,
@@ -105,7 +105,7 @@ enum NodeUse {
     Unknown,
 }
 
-/// What the objects show of who uses the nodes.
+/// The users of the nodes, as the objects show them.
 struct Users<'o> {
     /// The slots of gangs, by NodeClaim.
     slots: BTreeMap<&'o str, (&'o GangReport, &'o SlotView)>,
@@ -136,7 +136,7 @@ impl<'o> Users<'o> {
         }
     }
 
-    /// What the node of this claim is used for.
+    /// How the node of this claim is used.
     fn node_use(&self, claim: &NodeClaim) -> NodeUse {
         let workload = self.workloads.get(claim.label(names::WORKLOAD_UID)).copied();
         // The pods of later slices run on the nodes of those that they replaced.
@@ -157,7 +157,7 @@ impl<'o> Users<'o> {
     }
 }
 
-/// What a node is used for that its gang wants. `is_shared` is whether other slices of its elastic Job run on it.
+/// How a node that its gang wants is used. `is_shared` is whether other slices of its elastic Job run on it.
 fn use_by_gang(report: &GangReport, slot: &SlotView, is_shared: bool) -> NodeUse {
     let may_be_ready = report.gang.as_ref().is_some_and(|gang| gang.may_be_ready(slot));
     match slot.phase {

@@ -262,7 +262,7 @@ struct LastAnswer {
 }
 
 impl Answers {
-    /// What was read at the start.
+    /// The answers about the kinds that were read at the start.
     fn of(base: &ClusterObjects) -> Self {
         let mut answers = Self::default();
         let kinds = [

@@ -1,4 +1,4 @@
-//! How long a failed watch waits before it starts again.
+//! How long to wait before something that failed is tried again.
 //!
 //! Rule: no randomness. A replica holds one watch per kind, too few to need spreading, and a run of the embedded cluster
 //! must be repeatable to the last byte.
@@ -7,14 +7,19 @@ use kube::runtime::utils::Backoff;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The first wait.
+/// The wait after this many failures in a row, each of which doubles it.
+pub fn doubled(first: Duration, longest: Duration, failures: u32) -> Duration {
+    first.saturating_mul(2_u32.saturating_pow(failures.saturating_sub(1))).min(longest)
+}
+
+/// The first wait of a watch.
 const FIRST: Duration = Duration::from_millis(500);
 /// The longest wait.
 const LONGEST: Duration = Duration::from_secs(5);
 /// A failure this long after the previous one starts with the first wait again.
 const QUIET: Duration = Duration::from_secs(20);
 
-/// Waits that double, from half a second to five.
+/// Waits of a watch that double, from half a second to five.
 ///
 /// A stream resets its backoff with each event, and a watch that starts over reports its start as an event. So a reset
 /// does nothing here; only time without a failure starts over.

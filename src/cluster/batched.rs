@@ -33,7 +33,7 @@ struct Waiter<K, T> {
     reply: oneshot::Sender<Reply<K, T>>,
 }
 
-/// What a waiting caller gets.
+/// The reply to a waiting caller.
 #[derive(Debug)]
 enum Reply<K, T> {
     /// The result.
@@ -135,7 +135,7 @@ mod tests {
 
     const READ: Duration = Duration::from_millis(10);
 
-    /// What can be read, and for which keys it was.
+    /// Values to read, and the keys of each read.
     #[derive(Default)]
     struct World {
         reads: Mutex<Vec<Vec<u32>>>,

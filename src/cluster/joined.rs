@@ -79,7 +79,7 @@ mod tests {
 
     const READ: Duration = Duration::from_millis(10);
 
-    /// What can be read, and how often it was.
+    /// A value to read, and how often it was read.
     #[derive(Default)]
     struct World {
         reads: AtomicU64,

@@ -1,4 +1,4 @@
-//! What a watch has shown: every object of a kind as last seen, in the order of namespaces and names.
+//! The store of a watch: every object of a kind as last seen, in the order of namespaces and names.
 //!
 //! A relist replaces everything at once, when it is complete. Objects that it no longer shows are reported as removed,
 //! which a watch alone would never do.
@@ -18,7 +18,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 /// change again.
 const UNPACKED: usize = 1_024;
 
-/// What a store can keep.
+/// An object that a store can keep.
 pub trait Object: Resource<DynamicType = ()> + Serialize + DeserializeOwned + Clone {}
 impl<K: Resource<DynamicType = ()> + Serialize + DeserializeOwned + Clone> Object for K {}
 
@@ -59,6 +59,7 @@ impl<K> Default for Keeping<K, ()> {
 #[derive(Debug)]
 pub struct StoreEntry<K, G> {
     summary: Arc<G>,
+    uid: Arc<str>,
     kept: Kept<K>,
     /// The version of a packed object since its last heartbeat.
     version: Option<String>,
@@ -66,7 +67,8 @@ pub struct StoreEntry<K, G> {
 
 impl<K, G> Clone for StoreEntry<K, G> {
     fn clone(&self) -> Self {
-        Self { summary: Arc::clone(&self.summary), kept: self.kept.clone(), version: self.version.clone() }
+        let (summary, uid) = (Arc::clone(&self.summary), Arc::clone(&self.uid));
+        Self { summary, uid, kept: self.kept.clone(), version: self.version.clone() }
     }
 }
 
@@ -79,8 +81,8 @@ impl<K, G> Deref for StoreEntry<K, G> {
 }
 
 impl<K: Object, G> StoreEntry<K, G> {
-    const fn new(summary: Arc<G>, kept: Kept<K>) -> Self {
-        Self { summary, kept, version: None }
+    fn new((summary, uid): (Arc<G>, Arc<str>), kept: Kept<K>) -> Self {
+        Self { summary, uid, kept, version: None }
     }
 
     /// The whole object.
@@ -250,7 +252,7 @@ impl<K: Object, G> Store<K, G> {
     }
 }
 
-/// What a writer reports about an object.
+/// A change of an object that a writer reports.
 pub enum StoreChange<K: Resource<DynamicType = ()>> {
     /// It was listed, as the store shows it.
     Listed(ObjectRef<K>),
@@ -268,7 +270,7 @@ pub struct Writer<K, G = ()> {
     packer: Option<Packer>,
     /// The objects of a packed kind that are not packed.
     recent: Recent<Key>,
-    /// What a relist has shown so far.
+    /// Objects that a relist has shown so far.
     relist: BTreeMap<Key, StoreEntry<K, G>>,
 }
 
@@ -296,9 +298,9 @@ impl<K: Object, G> Writer<K, G> {
             }
             Event::InitApply(object) => {
                 let key = key(&object);
-                let summary = Arc::new((self.summary)(&object));
+                let unpacked = self.unpacked(&object);
                 let kept = self.packed(Arc::new(object));
-                self.relist.insert(key, StoreEntry::new(summary, kept));
+                self.relist.insert(key, StoreEntry::new(unpacked, kept));
                 Vec::new()
             }
             Event::InitDone => self.listed(),
@@ -309,8 +311,7 @@ impl<K: Object, G> Writer<K, G> {
                     return Vec::new();
                 }
                 let object = Arc::new(object);
-                let summary = Arc::new((self.summary)(&object));
-                let shown = StoreEntry::new(summary, Kept::Whole(Arc::clone(&object)));
+                let shown = StoreEntry::new(self.unpacked(&object), Kept::Whole(Arc::clone(&object)));
                 self.store.change(|shelf| shelf.insert(&key, shown));
                 self.pack_another(key);
                 vec![StoreChange::Applied(object)]
@@ -339,6 +340,12 @@ impl<K: Object, G> Writer<K, G> {
         });
     }
 
+    /// What an entry has of an object besides the object.
+    fn unpacked(&self, object: &K) -> (Arc<G>, Arc<str>) {
+        let uid = object.meta().uid.as_deref().unwrap_or_default();
+        (Arc::new((self.summary)(object)), uid.into())
+    }
+
     fn packed(&mut self, object: Arc<K>) -> Kept<K> {
         let packed = self.packer.as_mut().and_then(|packer| packer.pack(&*object));
         packed.map_or(Kept::Whole(object), Kept::Packed)
@@ -351,9 +358,9 @@ impl<K: Object, G> Writer<K, G> {
         }
         let Some(key) = self.recent.name(changed) else { return };
         let shown = self.store.shelf().objects.get(&key).cloned();
-        if let Some(StoreEntry { summary, kept: Kept::Whole(object), .. }) = shown {
+        if let Some(StoreEntry { summary, uid, kept: Kept::Whole(object), .. }) = shown {
             let kept = self.packed(object);
-            self.store.change(|shelf| shelf.objects.insert(key, StoreEntry::new(summary, kept)));
+            self.store.change(|shelf| shelf.objects.insert(key, StoreEntry::new((summary, uid), kept)));
         }
     }
 
@@ -366,7 +373,8 @@ impl<K: Object, G> Writer<K, G> {
         let gone = self.store.change(|shelf| {
             shelf.found.iter_mut().for_each(BTreeMap::clear);
             let mut before = std::mem::take(&mut shelf.objects);
-            before.retain(|key, _| !listed.contains_key(key));
+            // Another object may have taken the name.
+            before.retain(|key, old| listed.get(key).is_none_or(|new| new.uid != old.uid));
             for (key, object) in listed {
                 shelf.insert(&key, object);
             }
@@ -427,6 +435,28 @@ mod tests {
         assert_eq!(names(&store.state()), ["a", "b"], "an unfinished relist is not shown");
         assert_eq!(described(&writer.take(Event::InitDone)), ["a", "listed b"], "deletions are reported too");
         assert_eq!(names(&store.state()), ["b"]);
+    }
+
+    #[test]
+    fn a_relist_reports_what_is_gone_even_if_another_object_has_its_name() {
+        let of = |uid: &str| {
+            let mut node = node("a");
+            node.metadata.uid = Some(uid.to_owned());
+            node
+        };
+        for packed in [false, true] {
+            let (store, mut writer) = Writer::new(Keeping { packed, ..Keeping::default() });
+            let relist = |writer: &mut Writer<Node>, uid| {
+                let events = [Event::Init, Event::InitApply(of(uid)), Event::InitDone];
+                events.into_iter().flat_map(|event| writer.take(event)).collect::<Vec<_>>()
+            };
+            assert_eq!(described(&relist(&mut writer, "first")), ["listed a"]);
+            assert_eq!(described(&relist(&mut writer, "first")), ["listed a"]);
+            let changes = relist(&mut writer, "second");
+            assert_eq!(described(&changes), ["a", "listed a"]);
+            assert!(matches!(&changes[0], StoreChange::Gone(gone) if **gone == of("first")));
+            assert_eq!(*store.state()[0], of("second"));
+        }
     }
 
     #[test]

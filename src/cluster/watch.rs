@@ -113,7 +113,7 @@ impl fmt::Display for Unlisted {
 #[derive(Clone, Debug, Default)]
 pub struct FirstLists(watch::Sender<BTreeMap<&'static str, FirstList>>);
 
-/// What is known of one kind.
+/// The state of the first list of one kind.
 #[derive(Clone, Debug)]
 enum FirstList {
     Unlisted(Unlisted),
@@ -134,7 +134,7 @@ impl FirstLists {
         lists.iter().filter_map(unlisted).collect()
     }
 
-    /// What the controller does not do here, because the API server does not serve a kind.
+    /// Limitations of the controller, because the API server does not serve a kind.
     pub fn limitations(&self) -> Vec<&'static str> {
         let limited = |list: &FirstList| match list {
             FirstList::NotServed(limitation) => Some(*limitation),
@@ -283,7 +283,7 @@ fn decoded<K: Object>(
     })
 }
 
-/// What the controller does not do where the API server does not serve a kind. `None` if every cluster serves it.
+/// The limitation of the controller where the API server does not serve a kind. `None` if every cluster serves it.
 fn limitation(kind: &str) -> Option<&'static str> {
     if kind == "provisioningrequests" {
         return Some(
@@ -293,7 +293,7 @@ fn limitation(kind: &str) -> Option<&'static str> {
     PlanObjects::LIMITATIONS.iter().find(|(of, _)| *of == kind).and_then(|(_, limitation)| *limitation)
 }
 
-/// What the controller does not do because the API server does not serve a kind, if that is the error.
+/// The limitation of the controller, if the error is that the API server does not serve the kind.
 fn limited_by(kind: &str, error: &watcher::Error) -> Option<&'static str> {
     limitation(kind).filter(|_| code(error) == 404)
 }
@@ -331,7 +331,7 @@ fn report(kind: &'static str, error: &watcher::Error, lists: Option<&FirstLists>
     }
 }
 
-/// What an administrator can do about a watch that cannot start.
+/// Advice for the administrator about a watch that cannot start; empty if there is none.
 fn advice(kind: &'static str, error: &watcher::Error) -> String {
     match code(error) {
         404 => format!("the API server does not serve {kind}: install {}", provider_of(kind)),
@@ -343,7 +343,7 @@ fn advice(kind: &'static str, error: &watcher::Error) -> String {
     }
 }
 
-/// What ended a watch, without the whole Status.
+/// The error that ended a watch, without the whole Status.
 fn in_words(error: &watcher::Error) -> String {
     match error {
         watcher::Error::InitialListFailed(cause) => format!("listing: {}", error::in_words(cause)),
@@ -375,7 +375,7 @@ fn code(error: &watcher::Error) -> u16 {
     }
 }
 
-/// What installs a kind in a cluster.
+/// The software that brings a kind to a cluster.
 pub fn provider_of(kind: &str) -> &'static str {
     match kind {
         "workloads" | "admissionchecks" | "clusterqueues" | "localqueues" | "cohorts" | "resourceflavors" => {

@@ -10,7 +10,6 @@ use crate::api::{AdmissionCheck, RawParameters};
 use crate::effects::active::Active;
 use crate::effects::{active, call};
 use crate::error::Error;
-use crate::names;
 use crate::policy::whole;
 use kube::{Api, ResourceExt};
 use std::sync::Arc;
@@ -66,14 +65,8 @@ pub async fn refresh(context: &Context, name: &str) -> Result<Parameters, Error>
 
 /// Reads a parameters object. A fault in it is the inner error, worded for the administrator.
 async fn read(context: &Context, check: &str, reference: &ParametersRef) -> Result<Parameters, Error> {
-    if !parameters::is_ours(reference) {
-        return Ok(Err(format!(
-            "spec.parameters names {}/{}; Setu understands {}/{} only",
-            reference.api_group,
-            reference.kind,
-            names::API_GROUP,
-            names::PARAMETERS_KIND
-        )));
+    if let Some(fault) = reference.fault() {
+        return Ok(Err(fault));
     }
     let api: Api<RawParameters> = Api::all(context.client.clone());
     let found = call("reading ProvisioningParameters", &reference.name, api.get_opt(&reference.name)).await?;

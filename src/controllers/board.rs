@@ -1,10 +1,10 @@
-//! What this replica knows about every gang, for users: `/debug/gangs`, the board page, gauges.
+//! Every gang as this replica knows it, for users: `/debug/gangs`, the board page, gauges.
 //!
 //! Rule: only the gangs' reconciles write it, everyone may read it, and it decides only which gangs to wake. A gang that
 //! did not change keeps its revision, so that readers get only changes.
 
+use crate::api::Workload;
 use crate::api::amount::{Currency, Price};
-use crate::api::{Workload, condition};
 use crate::cluster::lock;
 use crate::gang::ledger::shortage::ShortageEntry;
 use crate::gang::statechart::transition::Transition;
@@ -44,7 +44,7 @@ pub struct BoardEntry {
     /// The cost as text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost: Option<String>,
-    /// What has no known price, as text, if anything.
+    /// The missing prices as text; `None` if none is missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub no_price: Option<String>,
     /// Its last transitions, newest last.
@@ -72,8 +72,7 @@ impl BoardEntry {
             owner: workload.owner(),
             queue: workload.spec.queue_name.clone(),
             check: check.to_owned(),
-            reserved: condition::since(workload.conditions(), "QuotaReserved")
-                .filter(|_| workload.has_quota()),
+            reserved: workload.reserved_since().filter(|_| workload.has_quota()),
             explanation,
             cost_per_hour: None,
             currency: Currency::default(),
@@ -103,7 +102,7 @@ impl BoardEntry {
 
 /// A gang with the number of its last change.
 #[derive(Clone, Debug)]
-pub struct Noted {
+pub struct NumberedEntry {
     /// Grows whenever the entry changes.
     pub revision: u64,
     /// The entry.
@@ -181,12 +180,12 @@ pub struct BoardSnapshot {
     /// Grows whenever any gang changes or is removed.
     pub revision: u64,
     /// Every gang, by its id.
-    pub gangs: Arc<BTreeMap<String, Noted>>,
-    /// What is short and who waits, beside the gangs.
+    pub gangs: Arc<BTreeMap<String, NumberedEntry>>,
+    /// Where capacity is short and who waits, beside the gangs.
     pub around: BoardContext,
 }
 
-/// What the board shows beside the gangs.
+/// The content of the board beside the gangs.
 #[derive(Serialize, Clone, Debug, Default, PartialEq, Eq)]
 pub struct BoardContext {
     /// Where capacity is short.
@@ -214,7 +213,7 @@ pub struct Board(Mutex<Pages>);
 struct Pages {
     revision: u64,
     /// Shared with readers, and copied only if it changes meanwhile.
-    gangs: Arc<BTreeMap<String, Noted>>,
+    gangs: Arc<BTreeMap<String, NumberedEntry>>,
     /// The gangs that wait, by what they wait for.
     waiting: BTreeMap<ObstacleReason, BTreeSet<String>>,
 }
@@ -226,7 +225,7 @@ impl Pages {
         let gangs = Arc::make_mut(&mut self.gangs);
         let before = match entry {
             Some(entry) => {
-                let noted = Noted { revision: self.revision, entry: Arc::clone(entry) };
+                let noted = NumberedEntry { revision: self.revision, entry: Arc::clone(entry) };
                 gangs.insert(gang.to_owned(), noted)
             }
             None => gangs.remove(gang),
@@ -268,7 +267,7 @@ impl Board {
         }
     }
 
-    /// What a gang is known to wait for.
+    /// The reasons why a gang is known to wait.
     pub fn waits_for(&self, gang: &str) -> BTreeSet<ObstacleReason> {
         self.pages().gangs.get(gang).map(|noted| noted.entry.waits_for.clone()).unwrap_or_default()
     }
@@ -287,7 +286,7 @@ impl Board {
     }
 
     /// All gangs.
-    pub fn gangs(&self) -> Arc<BTreeMap<String, Noted>> {
+    pub fn gangs(&self) -> Arc<BTreeMap<String, NumberedEntry>> {
         Arc::clone(&self.pages().gangs)
     }
 

@@ -1,4 +1,4 @@
-//! What a replica knows about NodeClaims besides its stores.
+//! A replica's records of NodeClaims besides its stores.
 //!
 //! Rule: nothing here decides alone. It fills gaps of the caches, and may be lost at any time: a new leader starts without it.
 
@@ -7,7 +7,7 @@ use crate::api::{NodeClaim, Workload};
 use crate::cluster::lock;
 use crate::gang::identity::gang_of;
 use crate::gang::snapshot::loss::GoneClaim;
-use crate::gang::snapshot::phase::has_launch_error;
+use crate::gang::snapshot::phase::{has_launch_error, is_unregistered};
 use crate::names;
 use crate::plan::offering::{Offering, describe_request};
 use jiff::Timestamp;
@@ -25,9 +25,9 @@ const RETRIED: Duration = Duration::from_mins(5);
 /// How often expired records are removed.
 const CLEANUP: Duration = Duration::from_mins(1);
 
-/// What this replica knows about NodeClaims and the stores may not show: everything about claims that are or may be gone, and about
-/// the others what [`ClaimRecord::adds_to_claim`] lists. It is kept apart from the registry, because its keys are NodeClaims: events of
-/// claims come before their gang is reconciled, and after it is forgotten.
+/// Facts about NodeClaims that the stores may not show: everything about claims that are or may be gone, and about the others what
+/// [`ClaimRecord::adds_to_claim`] lists. It is kept apart from the registry, because its keys are NodeClaims: events of claims come
+/// before their gang is reconciled, and after it is forgotten.
 #[derive(Debug, Default)]
 pub struct ClaimRecordStore(Mutex<ClaimRecordMaps>);
 
@@ -86,6 +86,7 @@ impl ClaimRecordStore {
         let mut records = lock(&self.0);
         let record = records.record(&name);
         record.gone_claim.launched |= claim.is_launched();
+        record.gone_claim.unregistered |= is_unregistered(claim);
         claim.label(names::NODEPOOL).clone_into(&mut record.node_pool);
         record.requirements.clone_from(&claim.spec.requirements);
         record.workload = workload_of(claim);
@@ -294,6 +295,12 @@ mod tests {
         assert!(records.note_missing("warned", START).0.launched, "what it became is noted while it lives");
         records.saw(&claim("plain", true, false), START);
         assert!(records.note_missing("plain", START).0.launched, "what goes is seen once more");
+        let mut late = claim("late", true, false);
+        late.metadata.creation_timestamp = serde_json::from_value(json!("1970-01-01T00:00:00Z")).unwrap();
+        late.metadata.deletion_timestamp = serde_json::from_value(json!("1970-01-01T00:15:00Z")).unwrap();
+        records.saw(&late, START);
+        assert!(records.note_missing("late", START).0.unregistered, "Karpenter waits no longer for a Node");
+        assert!(!records.note_missing("plain", START).0.unregistered);
     }
 
     #[test]

@@ -10,10 +10,10 @@ use super::plans;
 use super::queue::Action;
 use super::summary::{ClaimSummary, WorkloadSummary};
 use crate::api::{AdmissionCheck, NodeClaim, Workload};
+use crate::cluster::backoff::doubled;
 use crate::cluster::decoded::Decoded;
 use crate::cluster::lock;
-use crate::effects::warm::{self, KeptFor};
-use crate::effects::{call, claims, handover};
+use crate::effects::{call, claims, handover, warm};
 use crate::error::Error;
 use crate::gang::identity::gang_label;
 use crate::gang::release::custody::{Disposition, disposition_without_request};
@@ -23,6 +23,7 @@ use crate::gang::release::orphan::{
 use crate::gang::workload::elastic_job::is_in_use;
 use crate::gang::workload::request::owner_of;
 use crate::names;
+use crate::plan::warm::KeptFor;
 use crate::telemetry::metrics::{self, WarmResult};
 use jiff::Timestamp;
 use kube::api::ListParams;
@@ -33,20 +34,27 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// Period of the sweep: how often a claim is reconciled without a change.
-const SWEEP: Duration = Duration::from_mins(5);
+/// Time between two sweeps: how often a claim is reconciled without a change.
+pub(super) const SWEEP_PERIOD: Duration = Duration::from_mins(5);
+/// The flow in which sweeps wait for permits to write.
+pub const SWEEP_FLOW: &str = "sweep";
 /// Time between the two reads of a claim without a Workload.
 const SECOND_READ: Duration = Duration::from_secs(1);
+
+/// How soon a failed reconcile of a claim is repeated; each further failure doubles it.
+const FIRST_RETRY: Duration = Duration::from_secs(5);
+/// The longest time between failed reconciles of a claim.
+const LAST_RETRY: Duration = Duration::from_mins(5);
 
 /// With fewer claims than this, none of [`SeenUids`] is forgotten.
 const MIN_KEPT: usize = 10_000;
 
 /// UIDs of claims that were noted once, and when. Kept apart from the registry, because only this loop reads and writes them.
 #[derive(Debug, Default)]
-pub struct SeenUids(Mutex<Noted>);
+pub struct SeenUids(Mutex<SeenSince>);
 
 #[derive(Debug, Default)]
-struct Noted {
+struct SeenSince {
     at: BTreeMap<String, Timestamp>,
     /// How many there were when old ones were last forgotten.
     left: usize,
@@ -57,7 +65,9 @@ impl SeenUids {
     fn note(&self, uid: &str, now: Timestamp) -> bool {
         let mut noted = lock(&self.0);
         if noted.at.len() >= MIN_KEPT.max(2 * noted.left) {
-            noted.at.retain(|_, at| Duration::try_from(now.duration_since(*at)).is_ok_and(|age| age < SWEEP));
+            noted.at.retain(|_, at| {
+                Duration::try_from(now.duration_since(*at)).is_ok_and(|age| age < SWEEP_PERIOD)
+            });
             noted.left = noted.at.len();
         }
         noted.at.insert(uid.to_owned(), now).is_some()
@@ -84,9 +94,28 @@ impl MissingChecks {
     }
 }
 
+/// How often the reconcile of a claim has failed in a row, by the claim's name. Kept apart from the registry for the same reason.
+#[derive(Debug, Default)]
+pub struct Failures(Mutex<BTreeMap<String, u32>>);
+
+impl Failures {
+    /// Notes a failure. Returns how soon the reconcile is repeated.
+    pub fn note(&self, claim: &str) -> Duration {
+        let mut failures = lock(&self.0);
+        let count = failures.entry(claim.to_owned()).or_default();
+        *count = count.saturating_add(1);
+        doubled(FIRST_RETRY, LAST_RETRY, *count)
+    }
+
+    /// Notes that a reconcile succeeded.
+    pub fn clear(&self, claim: &str) {
+        lock(&self.0).remove(claim);
+    }
+}
+
 /// The state of this loop.
 pub struct Sweeper {
-    /// What the controllers share.
+    /// The context that the controllers share.
     pub context: Arc<Context>,
     /// Claims found unwanted once.
     pub suspects: SeenUids,
@@ -94,13 +123,15 @@ pub struct Sweeper {
     pub missing_checks: MissingChecks,
     /// Kept claims whose end was counted.
     pub ended: SeenUids,
+    /// Claims whose reconcile fails.
+    pub failures: Failures,
 }
 
 impl Sweeper {
     /// Queues every claim that is not known to be in use, once a period until `stop`. Claims in use may be thousands, and
     /// nothing is kept about them in between.
     pub async fn sweep(&self, stop: &CancellationToken) {
-        while stop.run_until_cancelled(tokio::time::sleep(SWEEP)).await.is_some() {
+        while stop.run_until_cancelled(tokio::time::sleep(SWEEP_PERIOD)).await.is_some() {
             let context = &self.context;
             for claim in context.stores.claims.those(|claim| !is_used(context, claim)) {
                 context.wake.claim(claim);
@@ -140,8 +171,8 @@ pub async fn reconcile(object: ObjectRef<NodeClaim>, sweeper: Arc<Sweeper>) -> R
     if !sweeper.suspects.note(&known.uid, now) {
         return Ok(Action::requeue(SECOND_READ));
     }
-    sweeper.suspects.clear(&known.uid);
     end(&sweeper, &claim, now).await?;
+    sweeper.suspects.clear(&known.uid);
     Ok(Action::await_change())
 }
 
@@ -199,11 +230,14 @@ async fn keep_or_hand_back(
     left.failed.map_or(Ok(left.forbidden.is_empty()), Err)
 }
 
-/// Whether the caches show that pods may run on its node. That holds for most claims, and then nothing is read.
+/// Whether the caches show that pods may run on its node. That holds for most claims, and then nothing is read. The claims of a
+/// Workload that left a check are judged one by one.
 fn is_used(context: &Context, claim: &ClaimSummary) -> bool {
     let workload = claim.workload.as_ref().and_then(|object| context.stores.workloads.entry(object));
-    let admitted = |w: &WorkloadSummary| w.uid == claim.workload_uid && w.is_admitted && !w.is_finished;
-    !claim.is_deleting() && !claim.is_warm && workload.is_some_and(|known| admitted(&known))
+    let runs = |w: &WorkloadSummary| {
+        w.uid == claim.workload_uid && w.is_admitted && !w.is_finished && !w.left_a_check
+    };
+    !claim.is_deleting() && !claim.is_warm && workload.is_some_and(|known| runs(&known))
 }
 
 fn is_ours(claim: &NodeClaim) -> bool {
@@ -213,7 +247,8 @@ fn is_ours(claim: &NodeClaim) -> bool {
 /// Leaves what is due after the next sweep to that sweep.
 fn requeue_after(claim: &NodeClaim, now: Timestamp) -> Action {
     let due = claim.hold_ends().and_then(|end| Duration::try_from(end.duration_since(now)).ok());
-    due.filter(|due| *due < SWEEP).map_or(Action::await_change(), |due| Action::requeue(due.max(SECOND_READ)))
+    due.filter(|due| *due < SWEEP_PERIOD)
+        .map_or(Action::await_change(), |due| Action::requeue(due.max(SECOND_READ)))
 }
 
 /// A claim that is no longer wanted.
@@ -262,7 +297,7 @@ async fn read_workload(context: &Context, claim: &NodeClaim) -> Result<WorkloadR
     }
 }
 
-/// What a read has found.
+/// The result of reading a Workload.
 pub(super) fn as_read(found: Option<Decoded<Workload>>) -> WorkloadRead {
     match found {
         None => WorkloadRead::Absent,

@@ -1,4 +1,4 @@
-//! What the controllers share: the client, the stores, the policy and the replica's memory.
+//! The context that the controllers share: the client, the stores, the policy and the replica's memory.
 
 use super::board::{Board, BoardContext, BoardSnapshot, Holder, LedShards, Queued};
 use super::claim_records::ClaimRecordStore;
@@ -106,7 +106,7 @@ pub struct ContextParts {
     pub telemetry: Telemetry,
 }
 
-/// What the controllers share.
+/// The client, the stores, the policy and the memory that the controllers share.
 pub struct Context {
     /// Client for objects that belong to no gang. It refuses to write while another replica leads shard 0.
     pub client: Client,
@@ -223,7 +223,7 @@ impl Context {
         &self.gang_state.board
     }
 
-    /// What the board page shows now.
+    /// The current content of the board page.
     pub fn board_snapshot(&self) -> BoardSnapshot {
         let now = self.now();
         let shortages = self.gang_state.ledger().shortages(now);
@@ -306,7 +306,7 @@ impl Context {
         }
     }
 
-    /// What is known about capacity, for users.
+    /// Shortages and known shapes, for users.
     pub fn capacity(&self) -> CapacityReport {
         self.gang_state.ledger().capacity_report(self.now())
     }

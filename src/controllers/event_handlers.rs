@@ -1,11 +1,12 @@
 //! Reacts to changed objects: records what they show, and wakes what depends on them.
 
-use super::claim_records::workload_of;
+use super::claim_records::{workload_named, workload_of};
 use super::context::Context;
 use super::queue::QueueKey;
 use super::summary::{BY_WORKLOAD, ClaimSummary};
-use crate::api::{Node, NodeClaim, Workload};
+use crate::api::{AdmissionCheck, Node, NodeClaim, Workload};
 use crate::gang::identity::{gang_label, gang_of};
+use crate::gang::ledger::capacity_returns::gives_back;
 use crate::gang::snapshot::expectation::ClaimEvent;
 use crate::names;
 use crate::plan::PlanChange;
@@ -38,7 +39,22 @@ impl Context {
             let event = exists.map_or(ClaimEvent::Gone, |known| self.event_of(known));
             self.wake_as_due(workload, &gang_of(claim), &claim.name_any(), event);
         }
-        self.wake_waiters_of(claim);
+        self.wake_waiters_of(known.is_none(), claim);
+    }
+
+    /// Wakes the gangs that wait for what this claim brings or frees: a ready node, or one that is no longer held.
+    fn wake_waiters_of(&self, is_gone: bool, claim: &NodeClaim) {
+        if gives_back(is_gone, claim) {
+            let mut ledger = self.gang_state.ledger();
+            let served = ledger.capacity_returns.take(claim.label(names::NODEPOOL), &gang_of(claim));
+            drop(ledger);
+            if let Some((namespace, name)) = served {
+                self.wake_workload(ObjectRef::new(&name).within(&namespace));
+            }
+        }
+        if let Some(change) = PlanChange::of_claim(is_gone, claim) {
+            self.plans_may_change(change);
+        }
     }
 
     /// Records a changed Node's shape, or that it is gone, and wakes its gang.
@@ -49,9 +65,8 @@ impl Context {
         } else if let Some(shape) = Shape::of_node(node, self.now()) {
             self.learn(shape);
         }
-        let annotation = node.metadata.annotations.as_ref().and_then(|a| a.get(names::WORKLOAD));
-        let Some((namespace, name)) = annotation.and_then(|a| a.split_once('/')) else { return };
-        let workload = ObjectRef::new(name).within(namespace);
+        let named = node.annotations().get(names::WORKLOAD).and_then(|value| workload_named(value));
+        let Some(workload) = named else { return };
         let claim = |name| Some((name, self.stores.claims.entry(&ObjectRef::new(name))?));
         let Some((name, claim)) = node.claim_name().and_then(claim) else {
             self.wake_workload_within(workload, TOGETHER);
@@ -65,7 +80,7 @@ impl Context {
         self.wake_as_due(workload, &claim.gang, name, event);
     }
 
-    /// What the stores show of a NodeClaim that exists.
+    /// The state of a NodeClaim that exists, as the stores show it.
     fn event_of(&self, claim: &ClaimSummary) -> ClaimEvent {
         let node =
             claim.is_initialized.then(|| self.stores.nodes.get(&ObjectRef::new(&claim.node_name))).flatten();
@@ -137,9 +152,14 @@ impl Context {
         }
     }
 
-    /// Wakes all parameters after checks changed: their status lists the checks that use them.
-    pub fn checks_touched(&self) {
+    /// Wakes all parameters after a check changed: their status lists the checks that use them. The Workloads of a check that is
+    /// gone are woken too.
+    pub fn check_touched(&self, check: &AdmissionCheck) {
         self.mirror_requests();
+        let current = self.stores.checks.get(&ObjectRef::from_obj(check));
+        if current.is_none_or(|current| current.metadata.uid != check.metadata.uid) {
+            self.wake_all_of(&check.name_any());
+        }
         for parameters in self.stores.parameters.state() {
             self.wake.parameters(&parameters);
         }

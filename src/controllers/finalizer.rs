@@ -3,7 +3,7 @@
 use super::context::Context;
 use super::gang::Reconciled;
 use crate::api::Workload;
-use crate::effects::workload_marks::{add_finalizer, release_workload};
+use crate::effects::workload_marks::{add_finalizer, unmark_workload};
 use crate::error::Error;
 use crate::gang::release::uninstall::WorkloadMarks;
 use crate::gang::workload::finalizer::{has_finalizer, is_missing, is_needed, is_overdue, release_at};
@@ -23,7 +23,7 @@ pub async fn take(context: &Context, workload: &mut Workload) -> Result<(), Erro
 pub async fn let_go_late(context: &Context, workload: &Workload) -> Result<bool, Error> {
     let late = is_overdue(workload, context.now());
     if late {
-        release_workload(context.client_for(workload), workload, &WorkloadMarks::FINALIZER).await?;
+        unmark_workload(context.client_for(workload), workload, &WorkloadMarks::FINALIZER).await?;
     }
     Ok(late)
 }
@@ -42,6 +42,6 @@ pub async fn let_go(
     if is_needed(workload, context.options.workload_finalizer, has_nodes, others) {
         return Ok(release_at(workload));
     }
-    release_workload(context.client_for(workload), workload, &WorkloadMarks::FINALIZER).await?;
+    unmark_workload(context.client_for(workload), workload, &WorkloadMarks::FINALIZER).await?;
     Ok(None)
 }

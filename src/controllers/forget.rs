@@ -5,12 +5,12 @@
 //! [`Context::forget_if_over`], which clears the rest.
 
 use super::context::Context;
+use super::gang_entry::ForgetReason;
 use super::gang_state::Forgotten;
-use super::registry::ForgetReason;
 use super::summary::BY_WORKLOAD;
 use crate::api::Workload;
 use crate::gang::identity::{gang_id, gang_of};
-use crate::gang::trace::{Claims, CutOff, Subject, cut_off};
+use crate::gang::trace::{CutOff, KnownClaims, Subject, cut_off};
 use crate::gang::{Ending, Journal};
 use crate::plan::PlanChange;
 use kube::ResourceExt;
@@ -27,6 +27,20 @@ impl Context {
             self.trace_cut_off(gang, journal, subject);
         }
         if forgotten.freed {
+            self.plans_may_change(PlanChange::Other);
+        }
+    }
+
+    /// Forgets the gangs of a Workload except those of these checks: their checks are gone or no longer ours, and nothing
+    /// reconciles them.
+    pub(super) fn forget_without_check(&self, workload: &Workload, checks: &[String]) {
+        let uid = workload.uid().unwrap_or_default();
+        let kept = checks.iter().map(|check| gang_id(&uid, check)).collect();
+        if !self.gang_state.registry.has_others(&uid, &kept) {
+            return;
+        }
+        let cause = ForgetReason::CheckGone { kept: &kept, ran: workload.is_admitted() };
+        if self.forget(&uid, cause).freed {
             self.plans_may_change(PlanChange::Other);
         }
     }
@@ -60,9 +74,9 @@ impl Context {
         }
     }
 
-    fn forget(&self, uid: &str, cause: ForgetReason) -> Forgotten {
+    fn forget(&self, uid: &str, cause: ForgetReason<'_>) -> Forgotten {
         let claims = match cause {
-            ForgetReason::Deleted { .. } => {
+            ForgetReason::Deleted { .. } | ForgetReason::CheckGone { .. } => {
                 self.stores.claims.those_of(BY_WORKLOAD, uid).into_iter().map(|claim| claim.name).collect()
             }
             ForgetReason::TermOver => BTreeSet::new(),
@@ -83,7 +97,7 @@ impl Context {
         let mut claims = self.stores.claims.of(BY_WORKLOAD, &journal.workload_uid);
         claims.retain(|claim| gang_of(claim) == gang);
         let end = CutOff { at: self.now(), why: Ending::Deleted, by: &self.telemetry.instance };
-        self.telemetry.traces.send(cut_off(journal, end, Claims::Then(&claims), subject));
+        self.telemetry.traces.send(cut_off(journal, end, KnownClaims::Then(&claims), subject));
     }
 }
 

@@ -4,9 +4,9 @@
 
 use super::board::uid_of;
 use crate::api::{NodeClaim, Workload};
-use crate::gang::Journal;
 use crate::gang::statechart::event::Reason;
 use crate::gang::trace::Subject;
+use crate::gang::{Ending, Journal};
 use crate::plan::Outcome;
 use jiff::Timestamp;
 use kube::runtime::reflector::ObjectRef;
@@ -17,7 +17,37 @@ use std::time::Duration;
 /// The most unanswered journal writes kept of one gang. The newest count: an older one arrives late, if ever.
 const UNANSWERED_KEPT: usize = 4;
 
-/// What is kept about a gang whose Workload is gone while its NodeClaims still exist.
+/// Why gangs are forgotten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ForgetReason<'k> {
+    /// Their Workload is gone.
+    Deleted {
+        /// Whether it was admitted.
+        ran: bool,
+    },
+    /// Their AdmissionChecks are gone, or no longer ours.
+    CheckGone {
+        /// The gangs of the Workload's other checks, which are not forgotten.
+        kept: &'k BTreeSet<String>,
+        /// Whether the Workload is admitted.
+        ran: bool,
+    },
+    /// This replica no longer leads their shard, or begins a new term.
+    TermOver,
+}
+
+impl ForgetReason<'_> {
+    /// How the gangs ended, and whether they may have run; `None` if they go on.
+    pub const fn end(self) -> Option<(Ending, bool)> {
+        match self {
+            Self::Deleted { ran } => Some((Ending::Deleted, ran)),
+            Self::CheckGone { ran, .. } => Some((Ending::CheckRemoved, ran)),
+            Self::TermOver => None,
+        }
+    }
+}
+
+/// The record of a gang that nothing reconciles any more while its NodeClaims still exist.
 #[derive(Debug)]
 pub struct OrphanedGang {
     /// UID of the Workload.
@@ -79,10 +109,11 @@ impl GangEntry {
         if self.lasts { Duration::ZERO } else { age }
     }
 
-    /// What to keep of the gang after its Workload is gone, until these NodeClaims are measured: why its attempt was wasted. An
-    /// approved attempt that `ran` was not wasted.
-    pub fn orphaned(&self, ran: bool, claims: &BTreeSet<String>) -> Option<OrphanedGang> {
-        let reason = self.journal.wasted_by_deletion(ran).filter(|_| !claims.is_empty())?;
+    /// The record to keep after nothing reconciles the gang any more, until these NodeClaims are measured: why its attempt was
+    /// wasted. An approved attempt that `ran` was not wasted.
+    pub fn orphaned(&self, end: (Ending, bool), claims: &BTreeSet<String>) -> Option<OrphanedGang> {
+        let (ending, ran) = end;
+        let reason = self.journal.wasted_by(ending, ran).filter(|_| !claims.is_empty())?;
         let workload = uid_of(&self.object).to_owned();
         Some(OrphanedGang { workload, claims: claims.clone(), attempt: self.journal.memory.attempt, reason })
     }
@@ -115,7 +146,7 @@ impl UnansweredWrites {
 /// A journal write without a reply, with everything to report if it did happen.
 #[derive(Debug)]
 pub struct Unanswered {
-    /// What was written.
+    /// The journal that was written.
     pub journal: String,
     /// Number of the last transition in it.
     pub seq: u64,

@@ -1,4 +1,4 @@
-//! What this replica keeps about gangs, in one place, so that all of it is forgotten together.
+//! Everything that this replica keeps about gangs, in one place, so that all of it is forgotten together.
 //!
 //! Most of it is in the registry. Kept apart are the board, which readers take as a whole; the ledger, under whose lock plans
 //! are made; and the turns for messages and the waits of the queue, which are about all Workloads together.
@@ -7,8 +7,9 @@
 //! only stores are read.
 
 use super::board::Board;
+use super::gang_entry::ForgetReason;
 use super::progress::ProgressLimiter;
-use super::registry::{ForgetReason, GangRegistry, LastJournal};
+use super::registry::{GangRegistry, LastJournal};
 use super::waiting::Waiting;
 use crate::cluster::lock;
 use crate::gang::ledger::Ledger;
@@ -19,11 +20,11 @@ use std::sync::{Mutex, MutexGuard};
 /// field that is not handled there does not compile.
 #[derive(Debug, Default)]
 pub struct GangState {
-    /// What is remembered of each gang and of each Workload.
+    /// The memory of each gang and of each Workload.
     pub(super) registry: GangRegistry,
-    /// What users and metrics see.
+    /// The gangs as users and metrics see them.
     pub(super) board: Board,
-    /// What gangs take and wait for.
+    /// The plans of gangs that are carried out, and the capacity that gangs wait for.
     ledger: Mutex<Ledger>,
     /// When progress was reported to Workloads.
     pub(super) progress: ProgressLimiter,
@@ -31,7 +32,7 @@ pub struct GangState {
     pub(super) waiting: Waiting,
 }
 
-/// What was known about the gangs of one Workload.
+/// The last known facts about the forgotten gangs of one Workload.
 pub(super) struct Forgotten {
     /// Each gang with its last journal.
     pub last_journals: Vec<LastJournal>,
@@ -46,7 +47,7 @@ impl GangState {
     }
 
     /// Forgets the gangs of one Workload. `claims` names its NodeClaims that still exist.
-    pub(super) fn forget(&self, uid: &str, cause: ForgetReason, claims: &BTreeSet<String>) -> Forgotten {
+    pub(super) fn forget(&self, uid: &str, cause: ForgetReason<'_>, claims: &BTreeSet<String>) -> Forgotten {
         let Self {
             registry,
             board,

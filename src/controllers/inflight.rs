@@ -4,13 +4,9 @@ use super::context::Context;
 use super::summary::{BY_FLIGHT, BY_KEPT_FOR, BY_OWNER, BY_WORKLOAD, ClaimSummary, IN_FLIGHT};
 use crate::api::{NodeClaim, Workload};
 use crate::cluster::store::StoreEntry;
-use crate::gang::identity::gang_of;
 use crate::gang::ledger::Ledger;
-use crate::names;
-use crate::plan::PlanChange;
 use crate::plan::gates::inflight::InflightNodes;
 use jiff::Timestamp;
-use kube::runtime::reflector::ObjectRef;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The counts that the guards check when this gang is planned. Their cost depends on the claims in flight and, if a guard bounds a
@@ -67,28 +63,4 @@ fn held_for(context: &Context, queue: &str) -> Vec<StoreEntry<NodeClaim, ClaimSu
     let all = of_workloads.chain(claims.entries_of(BY_KEPT_FOR, queue));
     let by_uid: BTreeMap<String, _> = all.map(|claim| (claim.uid.clone(), claim)).collect();
     by_uid.into_values().collect()
-}
-
-impl Context {
-    /// Wakes the gangs that wait for what this claim brings or frees: a ready node, or one that is no longer held.
-    pub(super) fn wake_waiters_of(&self, claim: &NodeClaim) {
-        let left = self.stores.claims.entry(&ObjectRef::from_obj(claim)).is_none();
-        let leaving = claim.metadata.deletion_timestamp.is_some();
-        // A node that was never ready says nothing about capacity, and one that was handed back runs on.
-        if left && leaving && claim.is_initialized() {
-            let mut ledger = self.gang_state.ledger();
-            let served = ledger.capacity_returns.take(claim.label(names::NODEPOOL), &gang_of(claim));
-            drop(ledger);
-            if let Some((namespace, name)) = served {
-                self.wake_workload(ObjectRef::new(&name).within(&namespace));
-            }
-        }
-        let change = match (left, leaving) {
-            (true, _) => PlanChange::ClaimLeft,
-            (_, true) => PlanChange::ClaimLeaving,
-            _ if claim.is_initialized() => PlanChange::ClaimInitialized,
-            _ => return,
-        };
-        self.plans_may_change(change);
-    }
 }

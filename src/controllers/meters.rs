@@ -23,7 +23,7 @@ const KIND_LABELS: [&str; 3] = [names::CAPACITY_TYPE, names::INSTANCE_TYPE, name
 /// the same.
 type Samples = BTreeMap<(Timestamp, String), SignedDuration>;
 
-/// What nodes were requested with: their NodePool, and the values of [`KIND_LABELS`] in that order.
+/// The kind of a node as it was requested: its NodePool, and the values of [`KIND_LABELS`] in that order.
 type RequestedKind = (String, [String; 3]);
 
 /// How long nodes took lately, by what was requested. Kept apart from the registry, because all gangs share it.
@@ -68,7 +68,7 @@ fn median(samples: &Samples) -> Option<SignedDuration> {
     sorted.get(sorted.len() / 2).copied()
 }
 
-/// What a claim requested, which is known while it exists. What it got shows only later.
+/// The kind of node that a claim requested, known while the claim exists. What it got shows only later.
 fn kind(claim: &NodeClaim) -> RequestedKind {
     let asked = KIND_LABELS.map(|key| {
         // The order of the values does not matter.

@@ -1,4 +1,4 @@
-//! What the nodes of gangs cost, by the policy of the check that they were made for: for gauges, messages and the board.
+//! The cost of the nodes of gangs, by the policy of the check that they were made for: for gauges, messages and the board.
 //!
 //! Rule: nothing is decided on it. A node costs money from its launch until it is gone.
 
@@ -35,7 +35,7 @@ impl Launched {
 }
 
 impl Context {
-    /// What these nodes cost at the prices of a budget.
+    /// The hourly cost of these nodes at the prices of a budget.
     pub(super) fn cost<'c>(
         &self,
         budget: &Budget,

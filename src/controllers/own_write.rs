@@ -47,7 +47,7 @@ impl OwnWrite {
 
     /// Records that a write failed because someone else wrote the Workload. Unless the cache shows that by the next
     /// reconcile, the Workload is read by name. Otherwise the same write would fail for as long as the watch is silent.
-    pub fn refused(&mut self, workload: &Workload) {
+    pub fn note_conflict(&mut self, workload: &Workload) {
         let Some(seen) = version(workload) else { return };
         let overdue = Instant::now().checked_sub(CACHE_LAG).unwrap_or_else(Instant::now);
         let known = self.0.map_or(seen, |written| written.version.max(seen));
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn after_a_refused_write_the_cache_is_overdue_until_it_shows_what_was_read() {
+    async fn after_a_conflict_the_cache_is_overdue_until_it_shows_what_was_read() {
         tokio::time::advance(Duration::from_mins(1)).await;
         let view = |version: &str| -> Workload {
             let metadata = json!({"name": "w", "namespace": "n", "uid": "u", "resourceVersion": version});
@@ -119,17 +119,17 @@ mod tests {
         let mut writes = OwnWrite::default();
         writes.was_read(&view("9"));
         assert!(!writes.is_awaited(), "nothing is waited for");
-        writes.refused(&view("6"));
+        writes.note_conflict(&view("6"));
         assert_eq!(writes.advance_cache_lag(&view("6")), CacheLag::Overdue);
         writes.was_read(&view("9"));
         assert_eq!(writes.advance_cache_lag(&view("8")), CacheLag::Behind);
         assert_eq!(writes.advance_cache_lag(&view("9")), CacheLag::Current);
         writes.note(&view("7"));
-        writes.refused(&view("6"));
+        writes.note_conflict(&view("6"));
         assert_eq!(
             writes.advance_cache_lag(&view("7")),
             CacheLag::Overdue,
-            "it was refused after our own write"
+            "the conflict came after our own write"
         );
         writes.was_read(&view("7"));
         assert_eq!(

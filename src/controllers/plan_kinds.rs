@@ -48,7 +48,7 @@ macro_rules! plan_stores {
                 Self { $($field: $field.store),+ }
             }
 
-            /// What the caches show.
+            /// The objects that the caches show.
             pub fn objects(&self) -> PlanObjects {
                 PlanObjects { $($field: self.$field.state()),+ }
             }

@@ -1,4 +1,4 @@
-//! What plans are made from, read from the caches or from the API server. A gang is given up, refused, ended, or let
+//! The objects that plans are made from, read from the caches or from the API server. A gang is given up, refused, ended, or let
 //! through without nodes only after a live read.
 
 use super::plan_kinds::{all, read_all};
@@ -26,7 +26,7 @@ pub struct GangPlanObjects {
 }
 
 impl GangPlanObjects {
-    /// What the caches show for a Workload.
+    /// The plan objects for a Workload, as the caches show them.
     pub fn cached(stores: &Stores, workload: &Workload) -> Self {
         let namespace = workload.namespace();
         let named = |name: &String| stores.namespaces.store.get(&ObjectRef::new(name));

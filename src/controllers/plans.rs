@@ -7,6 +7,7 @@ use super::summary::BY_WORKLOAD;
 use crate::api::pod::ResourceList;
 use crate::api::workload::PodSetUpdate;
 use crate::api::{AdmissionCheck, ClusterQueue, Cohort, LocalQueue, Node, NodeClaim, NodePool, Workload};
+use crate::gang::CurrentPolicy;
 use crate::gang::ledger::Ledger;
 use crate::gang::ledger::known_capacity::KnownCapacity;
 use crate::gang::statechart::journal::Memory;
@@ -19,11 +20,8 @@ use crate::plan::pool_claims::PoolClaims;
 use crate::plan::resources::Defaults;
 use crate::plan::shape::Shape;
 use crate::plan::volumes::Storage;
-use crate::plan::{
-    self, Edited, Obstacle, ObstacleReason, Outcome, PendingNodes, PlanObjects, PlanRequest, PlanSnapshot,
-};
-use crate::policy::overrides::{self, Ignored};
-use crate::policy::{Policy, Settings};
+use crate::plan::{self, Edited, Obstacle, Outcome, PendingNodes, PlanObjects, PlanRequest, PlanSnapshot};
+use crate::policy::{Settings, TopologyLevels};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Taint;
 use kube::ResourceExt;
@@ -34,44 +32,20 @@ use std::sync::{Arc, Once};
 static NO_LABELS: BTreeMap<String, String> = BTreeMap::new();
 
 /// The policy of a Workload's next attempt.
-pub struct CurrentPolicy {
-    /// The policy. With a `fault`, it is not the one that the parameters state.
-    pub policy: Policy,
-    /// Why the parameters cannot be read.
-    pub fault: Option<Obstacle>,
-    /// Overrides of the Job that do not count.
-    pub ignored: Vec<Ignored>,
-}
-
-/// The policy of a Workload's next attempt.
 pub fn policy(context: &Context, workload: &Workload, check: &str) -> CurrentPolicy {
-    let settings = context.policies.settings();
-    let no_policy = |why| Some(Obstacle::new(ObstacleReason::NoPolicy, why));
-    let (parameters, fault) = match context.policies.parameters(check) {
-        _ if !workload.front_end().has_own_checks() => (None, None),
-        Some(Ok(parameters)) => (parameters, None),
-        Some(Err(why)) => (None, no_policy(why)),
-        None => (None, no_policy(format!("the parameters of check {check} have not been read yet"))),
-    };
-    let policy = settings.policy(check, parameters.as_ref());
-    let (policy, ignored) = overrides::apply(policy, &settings.file.job_overrides, workload.annotations());
-    CurrentPolicy { policy, fault, ignored }
+    let policies = &context.policies;
+    CurrentPolicy::of(&policies.settings(), workload, check, policies.parameters(check))
 }
 
-/// The labels of the topology levels by which Kueue places the Workload's pods. It uses no node without them.
-pub fn topology_levels(context: &Context, workload: &Workload) -> Vec<String> {
+/// The levels of the topologies by which Kueue places the pods of a gang. It uses no node without their labels.
+pub fn topologies(context: &Context, request: &PlanRequest<'_>) -> Vec<TopologyLevels> {
+    let workload = request.workload;
     if !context.options.tas_compat && !workload.front_end().delays_topology() {
         return Vec::new();
     }
-    let assigned = workload.admission().into_iter().flat_map(|a| &a.pod_set_assignments);
-    assigned
-        .flat_map(|psa| psa.flavors.values())
-        .filter_map(|flavor| {
-            context.stores.plan.flavors.get(&ObjectRef::new(flavor))?.spec.topology_name.clone()
-        })
-        .filter_map(|topology| context.stores.topologies.get(&ObjectRef::new(&topology)))
-        .flat_map(|topology| topology.spec.levels.iter().map(|l| l.node_label.clone()).collect::<Vec<_>>())
-        .collect()
+    let (queue, stores) = (queue_of(context, workload), &context.stores);
+    let find = |name: &str| stores.topologies.get(&ObjectRef::new(name));
+    plan::demand::topology_levels(queue.as_deref(), request, &stores.plan.flavors.state(), find)
 }
 
 /// NodeClaims read from the API server, for plans that depend on claims of others.
@@ -89,7 +63,7 @@ pub struct LiveReads<'a> {
     pub storage: Option<&'a Storage>,
     /// How planning treats NodePools that were just edited.
     pub edited: Edited,
-    /// What plans are made from, if it was read past the caches for this gang.
+    /// The plan objects, if they were read past the caches for this gang.
     pub plan_objects: Option<&'a GangPlanObjects>,
 }
 
@@ -122,7 +96,7 @@ pub fn learn(context: &Context, claims: &[Arc<NodeClaim>]) {
     }
 }
 
-/// What a plan is made from at one instant: from the stores and the ledger.
+/// The inputs of a plan at one instant, from the stores and the ledger.
 struct PlanSnapshotParts {
     plan_objects: GangPlanObjects,
     checks: Vec<Arc<AdmissionCheck>>,
@@ -130,7 +104,7 @@ struct PlanSnapshotParts {
     local_queues: Option<Vec<Arc<LocalQueue>>>,
     settings: Arc<Settings>,
     predecessors: Vec<Arc<Workload>>,
-    settled: Option<String>,
+    shared_domain: Option<String>,
     pending: Vec<PendingNodes>,
     capacity: KnownCapacity,
     exhausted: BTreeSet<Offering>,
@@ -160,7 +134,8 @@ impl PlanSnapshotParts {
             local_queues: stores.local_queues.all(),
             settings: context.policies.settings(),
             predecessors: predecessors(context, request),
-            settled: accepted.map_or_else(|| settled(context, request), |accepted| accepted.settled),
+            shared_domain: accepted
+                .map_or_else(|| shared_domain(context, request), |accepted| accepted.shared_domain),
             pending,
             capacity: KnownCapacity { shapes: read.shapes.map_or(capacity.shapes, Arc::from), ..capacity },
             exhausted: ledger.exhausted(now),
@@ -191,7 +166,7 @@ impl PlanSnapshotParts {
             guards: Some(&self.settings.file.guards),
             inflight: Some(&self.inflight),
             predecessors: &self.predecessors,
-            settled: self.settled.as_deref(),
+            shared_domain: self.shared_domain.as_deref(),
             edited: read.edited,
             now: self.now,
         }
@@ -201,9 +176,8 @@ impl PlanSnapshotParts {
 /// Logs, once, that the catalogue of a NodePool's provider is old.
 fn warn_if_outdated(pools: &[Arc<NodePool>], now: Timestamp) {
     static LOGGED: Once = Once::new();
-    let mut groups = pools.iter().map(|pool| pool.spec.template.spec.node_class_ref.group.as_str());
     if !LOGGED.is_completed()
-        && let Some(outdated) = groups.find_map(|group| catalogue::of(group)?.outdated(now))
+        && let Some(outdated) = catalogue::outdated_of(pools, now).next()
     {
         LOGGED.call_once(|| tracing::warn!("{outdated}"));
     }
@@ -215,23 +189,13 @@ pub fn updates(
     request: &PlanRequest<'_>,
     memory: &Memory,
 ) -> Result<Vec<PodSetUpdate>, Obstacle> {
-    let name = request.workload.admission().map_or("", |a| a.cluster_queue.as_str());
-    let queue = context.stores.plan.cluster_queues.get(&ObjectRef::new(name)).ok_or_else(|| {
-        Obstacle::new(ObstacleReason::QueueUnknown, format!("ClusterQueue {name} was not found"))
-    })?;
-    let pod_sets = plan::demand::pinned(Some(&queue), request);
-    if pod_sets.is_empty() {
-        // Nodes were made for some pod set. Without an update no pod would get to them.
-        let what = format!("ClusterQueue {name} has check {} provide for no pod set any more", request.check);
-        return Err(Obstacle::new(ObstacleReason::QueueUnknown, what));
-    }
-    let updates = plan::pod_set_updates(&pod_sets, request.gang_label, memory.pinning, &memory.pod_sets);
-    plan::merge::check(&context.stores.plan.flavors.state(), request, &updates)?;
-    Ok(updates)
+    let queue = queue_of(context, request.workload);
+    let flavors = context.stores.plan.flavors.state();
+    plan::updates(queue.as_deref(), &flavors, request, memory.pinning, &memory.pod_sets)
 }
 
-/// What sends the pods of a gang away from these nodes of its claims, if anything does. `read` has the objects that were read past
-/// the caches.
+/// Why the pods of a gang would not get to these nodes of its claims; `None` if nothing sends them away. `read` has the objects
+/// that were read past the caches.
 pub fn misplaced(
     context: &Context,
     request: &PlanRequest<'_>,
@@ -240,10 +204,19 @@ pub fn misplaced(
 ) -> Option<String> {
     let workload = request.workload;
     let queue = read.map_or_else(|| queue_of(context, workload), |read| read.queue_of(workload).cloned());
-    let flavors =
-        read.map_or_else(|| context.stores.plan.flavors.state(), |read| read.cluster.flavors.clone());
+    if let Some(why) = queue.as_deref().and_then(|queue| plan::demand::none_left(queue, request)) {
+        return Some(why);
+    }
+    let objects = read.map_or_else(|| Arc::new(of_pods(context)), |read| Arc::clone(&read.cluster));
     let pod_sets = plan::demand::pinned(queue.as_deref(), request);
-    plan::merge::misplaced(&flavors, request, &pod_sets, nodes)
+    plan::merge::misplaced(&objects, request, &pod_sets, nodes)
+}
+
+/// The objects that decide on which nodes pods may run.
+fn of_pods(context: &Context) -> PlanObjects {
+    let stores = &context.stores.plan;
+    let (flavors, runtime_classes) = (stores.flavors.state(), stores.runtime_classes.state());
+    PlanObjects { flavors, runtime_classes, ..PlanObjects::default() }
 }
 
 /// The resources of a pod, for each pod set that is pinned to the gang's nodes. Empty if they are unknown.
@@ -269,10 +242,7 @@ fn queue_of(context: &Context, workload: &Workload) -> Option<Arc<ClusterQueue>>
 /// The taints among these that all pods of the gang tolerate.
 pub fn tolerated(context: &Context, request: &PlanRequest<'_>, taints: Vec<Taint>) -> Vec<Taint> {
     let queue = queue_of(context, request.workload);
-    let stores = &context.stores;
-    let (flavors, runtime_classes) = (stores.plan.flavors.state(), stores.plan.runtime_classes.state());
-    let objects = PlanObjects { flavors, runtime_classes, ..PlanObjects::default() };
-    plan::taints::tolerated(&PlanSnapshot::with(queue.as_deref(), &objects), request, taints)
+    plan::taints::tolerated(&PlanSnapshot::with(queue.as_deref(), &of_pods(context)), request, taints)
 }
 
 /// Earlier slices of the same elastic Job that were admitted and whose pods have nodes, Setu's or others.
@@ -290,13 +260,13 @@ fn predecessors(context: &Context, request: &PlanRequest<'_>) -> Vec<Arc<Workloa
 }
 
 /// Value of the shared label on the nodes of earlier slices.
-pub fn settled(context: &Context, request: &PlanRequest<'_>) -> Option<String> {
-    let key = &request.policy.colocation.as_ref()?.topology_key;
-    request.workload.replaces()?;
-    let own = request.workload.uid().unwrap_or_default();
-    let mut claims = context.stores.claims.entries();
-    // The gang's own first node must not change the order of options while its other nodes are being created.
-    claims.retain(|c| c.gang_label == request.gang_label && c.workload_uid != own && !c.node_name.is_empty());
-    let nodes = claims.iter().filter_map(|claim| context.stores.nodes.get(&ObjectRef::new(&claim.node_name)));
-    nodes.filter_map(|node| node.metadata.labels.as_ref()?.get(key).cloned()).min()
+pub fn shared_domain(context: &Context, request: &PlanRequest<'_>) -> Option<String> {
+    plan::slices::shared_domain(request, |own| {
+        let mut claims = context.stores.claims.entries();
+        claims.retain(|c| {
+            c.gang_label == request.gang_label && c.workload_uid != own && !c.node_name.is_empty()
+        });
+        let node = |name: &str| context.stores.nodes.get(&ObjectRef::new(name));
+        claims.iter().filter_map(|claim| node(&claim.node_name)).collect()
+    })
 }

@@ -179,7 +179,7 @@ pub fn buffered_until(
     stream::once(waits).flatten()
 }
 
-/// What waits, what runs and what is due later.
+/// Keys that wait, that run and that are due later.
 struct Scheduler<L> {
     /// Which flow a key waits in.
     flow_of: L,

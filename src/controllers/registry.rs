@@ -1,9 +1,9 @@
-//! What this replica remembers of each gang and of each Workload, behind one lock.
+//! This replica's memory of each gang and of each Workload, behind one lock.
 //!
 //! Rule: forgetting removes the entry. The lock is never held across an await, and under it only stores are read. All of it may
 //! be lost at any time.
 
-use super::gang_entry::{GangEntry, OrphanedGang, Unanswered, UnansweredWrites};
+use super::gang_entry::{ForgetReason, GangEntry, OrphanedGang, Unanswered, UnansweredWrites};
 use super::own_write::{CacheLag, OwnWrite};
 use super::policies::{Notices, SharedPolicies};
 use crate::api::{NodeClaim, Workload};
@@ -32,7 +32,7 @@ struct RegistryEntries {
     gangs: BTreeMap<String, OfGang>,
     /// By their UIDs.
     workloads: BTreeMap<String, OfWorkload>,
-    /// Gangs whose Workload is gone, by their ids.
+    /// Gangs whose Workload or check is gone, by their ids.
     orphaned: BTreeMap<String, OrphanedGang>,
     /// Notices that Workloads got about their policies. Their number is bounded over all Workloads.
     notices: Notices,
@@ -40,7 +40,7 @@ struct RegistryEntries {
     policies: SharedPolicies,
 }
 
-/// What is remembered of one gang.
+/// The memory of one gang.
 #[derive(Debug, Default)]
 struct OfGang {
     /// Where it is, as last committed.
@@ -62,7 +62,7 @@ struct OfGang {
     pods_listed: Option<Timestamp>,
 }
 
-/// What is remembered of one Workload.
+/// The memory of one Workload.
 #[derive(Debug, Default)]
 struct OfWorkload {
     /// The gangs that anything may be remembered of.
@@ -73,18 +73,6 @@ struct OfWorkload {
     failures: u32,
     /// Our last write that the cache does not show yet.
     own_write: OwnWrite,
-}
-
-/// Why gangs are forgotten.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ForgetReason {
-    /// Their Workload is gone.
-    Deleted {
-        /// Whether it was admitted.
-        ran: bool,
-    },
-    /// This replica no longer leads their shard, or begins a new term.
-    TermOver,
 }
 
 /// A gang that was forgotten, with its last journal.
@@ -110,7 +98,7 @@ impl GangRegistry {
     pub fn forget(
         &self,
         uid: &str,
-        cause: ForgetReason,
+        cause: ForgetReason<'_>,
         claims: &BTreeSet<String>,
     ) -> (BTreeSet<String>, Vec<LastJournal>) {
         let mut entries = self.entries();
@@ -119,19 +107,23 @@ impl GangRegistry {
                 entries.notices.forget(uid);
                 entries.workloads.remove(uid).unwrap_or_default().gangs
             }
+            ForgetReason::CheckGone { kept, .. } => entries.leave(uid, kept),
             ForgetReason::TermOver => entries.end_term(uid),
         };
         let mut journals = Vec::new();
         for gang in &gangs {
             let Some(entry) = entries.gangs.remove(gang).and_then(|gang| gang.entry) else { continue };
-            if let ForgetReason::Deleted { ran } = cause
-                && let Some(orphaned) = entry.orphaned(ran, claims)
-            {
+            if let Some(orphaned) = cause.end().and_then(|end| entry.orphaned(end, claims)) {
                 entries.orphaned.insert(gang.clone(), orphaned);
             }
             journals.push((gang.clone(), entry.journal, entry.subject));
         }
         (gangs, journals)
+    }
+
+    /// Whether a Workload has gangs besides these.
+    pub fn has_others(&self, uid: &str, kept: &BTreeSet<String>) -> bool {
+        self.entries().workloads.get(uid).is_some_and(|workload| !workload.gangs.is_subset(kept))
     }
 
     /// How many entries there are of each kind.
@@ -153,6 +145,7 @@ impl GangRegistry {
         if !is_there() {
             return false;
         }
+        entries.orphaned.remove(&entry.subject.gang);
         let gang = entries.gangs.entry(entry.subject.gang.clone()).or_default();
         gang.entry = Some(entry.after(gang.entry.take()));
         true
@@ -184,7 +177,7 @@ impl GangRegistry {
         entry.is_some_and(|entry| entry.note_wait(seq, topic))
     }
 
-    /// Records that a NodeClaim of a deleted Workload was measured. After the last one, the reason is forgotten.
+    /// Records that a NodeClaim was measured that may be orphaned. After the last one, the reason is forgotten.
     pub fn forget_orphaned(&self, workload: &str, claim: &str) {
         self.entries().orphaned.retain(|_, gang| gang.measured(claim) || gang.workload != workload);
     }
@@ -342,8 +335,8 @@ impl GangRegistry {
     }
 
     /// Records that a write failed because someone else wrote the Workload.
-    pub fn write_refused(&self, workload: &Workload) {
-        self.own_write(workload, |write| write.refused(workload));
+    pub fn note_conflict(&self, workload: &Workload) {
+        self.own_write(workload, |write| write.note_conflict(workload));
     }
 
     fn own_write(&self, workload: &Workload, act: impl FnOnce(&mut OwnWrite)) {
@@ -374,6 +367,16 @@ impl OfGang {
 }
 
 impl RegistryEntries {
+    /// Drops the gangs of a Workload except these, and returns them.
+    fn leave(&mut self, uid: &str, kept: &BTreeSet<String>) -> BTreeSet<String> {
+        let Some(of) = self.workloads.get_mut(uid) else { return BTreeSet::new() };
+        let left = of.gangs.extract_if(.., |gang| !kept.contains(gang)).collect();
+        if of.gangs.is_empty() && !of.own_write.is_awaited() {
+            self.workloads.remove(uid);
+        }
+        left
+    }
+
     /// Drops what a Workload has for one term as leader, and returns its gangs. Notices and writes stay valid for any leader.
     fn end_term(&mut self, uid: &str) -> BTreeSet<String> {
         let Some(OfWorkload { gangs, own_write, .. }) = self.workloads.remove(uid) else {

@@ -329,7 +329,7 @@ impl Context {
         found.is_for(request).then_some(found)
     }
 
-    /// What a request says of the nodes of its Workload. If the cache shows none, they are read past it.
+    /// Details about the nodes of a request's Workload. If the cache shows none, they are read past it.
     async fn details_of(&self, workload: &Workload) -> Result<Details, Error> {
         let uid = workload.metadata.uid.as_deref().unwrap_or_default();
         let of = |index| self.stores.claims.those_of(index, uid);
@@ -348,7 +348,7 @@ impl Context {
         Ok(Details::of(all.iter().filter(is_own)))
     }
 
-    /// What a check means for the nodes of a standalone request.
+    /// The kind of a check: whether nodes come with it for a standalone request.
     fn kind_of(&self, check: &str) -> CheckKind {
         match self.stores.checks.get(&ObjectRef::new(check)) {
             None => CheckKind::Missing,

@@ -16,7 +16,7 @@ pub struct Stores {
     pub workloads: Workloads,
     /// ProvisioningRequests; empty without `--provisioning-requests`.
     pub requests: Arc<Requests>,
-    /// What plans are made from.
+    /// The objects that plans are made from.
     pub plan: PlanStores,
     /// AdmissionChecks.
     pub checks: Store<AdmissionCheck>,

@@ -4,7 +4,7 @@
 //! stays, and `setu_held_nodes{state="stray"}` shows it.
 
 use super::claim_records::workload_named;
-use super::claims::as_read;
+use super::claims::{SWEEP_FLOW, SWEEP_PERIOD, as_read};
 use super::context::Context;
 use crate::api::{Node, NodeClaim};
 use crate::cluster::decoded::Decoded;
@@ -23,31 +23,27 @@ use tokio_util::sync::CancellationToken;
 
 /// When the first sweep runs. There usually is a leader by then.
 const FIRST: Duration = Duration::from_mins(1);
-/// Time between two sweeps.
-const SWEEP: Duration = Duration::from_mins(5);
 /// Time between the two reads of a sweep.
 const SECOND_READ: Duration = Duration::from_secs(1);
 /// How long no sweep runs after Setu was not permitted to delete Nodes.
-const REFUSED: Duration = Duration::from_hours(1);
-/// The flow in which the sweep waits for permits to write.
-const FLOW: &str = "sweep";
+const FORBIDDEN: Duration = Duration::from_hours(1);
 
 /// Sweeps soon after the start, and then once a period until `stop`.
 pub async fn sweep(context: &Context, stop: &CancellationToken) {
-    let mut refused: Option<Instant> = None;
+    let mut forbidden: Option<Instant> = None;
     let mut wait = FIRST;
     while stop.run_until_cancelled(tokio::time::sleep(wait)).await.is_some() {
-        wait = SWEEP;
-        if refused.is_some_and(|at| at.elapsed() < REFUSED) {
+        wait = SWEEP_PERIOD;
+        if forbidden.is_some_and(|at| at.elapsed() < FORBIDDEN) {
             continue;
         }
-        match context.writes.within(FLOW, sweep_once(context)).await {
-            Ok(()) => refused = None,
+        match context.writes.within(SWEEP_FLOW, sweep_once(context)).await {
+            Ok(()) => forbidden = None,
             Err(error) if error.is_forbidden() => {
-                if refused.is_none() {
+                if forbidden.is_none() {
                     tracing::warn!(error = %error.in_full(), "stray Nodes stay, because Setu may not delete Nodes; set rbac.strayNodes in the chart");
                 }
-                refused = Some(Instant::now());
+                forbidden = Some(Instant::now());
             }
             Err(error) if context.is_quiet_about(&error) => {
                 tracing::debug!(error = %error.in_full(), "could not list stray Nodes");

@@ -11,17 +11,19 @@ use crate::plan::cost::priced_as;
 use jiff::Timestamp;
 use kube::runtime::reflector::ObjectRef;
 
-/// What queues, gauges and the sweep need of a Workload.
+/// The summary of a Workload for queues, gauges and the sweep.
 #[derive(Debug)]
 pub struct WorkloadSummary {
     /// Its UID.
     pub uid: String,
     /// `namespace/name` of its LocalQueue.
     pub local_queue: String,
-    /// What the slices of an elastic Job share; `None` if that is its UID.
+    /// The key that the slices of an elastic Job share; `None` if that is its UID.
     elastic_job: Option<String>,
     /// Whether it is admitted.
     pub is_admitted: bool,
+    /// Whether it is admitted, and has a journal of a check that it does not have any more.
+    pub left_a_check: bool,
     /// Whether it is over.
     pub is_finished: bool,
     /// Since when it exists, if it waits for quota.
@@ -38,6 +40,8 @@ impl WorkloadSummary {
             local_queue: workload.local_queue(),
             elastic_job: Some(workload.elastic_job()).filter(|job| *job != uid),
             is_admitted: workload.is_admitted(),
+            left_a_check: workload.is_admitted()
+                && workload.checks_of_gangs().len() > workload.checks().len(),
             is_finished: workload.is_finished(),
             queued_since: workload
                 .metadata
@@ -53,7 +57,7 @@ impl WorkloadSummary {
         }
     }
 
-    /// What the slices of an elastic Job share; its UID if it is none.
+    /// The key that the slices of an elastic Job share; its UID if it is not elastic.
     pub fn elastic_job(&self) -> &str {
         self.elastic_job.as_deref().unwrap_or(&self.uid)
     }
@@ -71,7 +75,7 @@ pub const IN_FLIGHT: &str = "in flight";
 /// The index of NodeClaims by the LocalQueues that they are kept warm for.
 pub const BY_KEPT_FOR: usize = 3;
 
-/// What guards, gauges and the sweep need of a NodeClaim.
+/// The summary of a NodeClaim for guards, gauges and the sweep.
 #[derive(Debug)]
 pub struct ClaimSummary {
     /// Its UID.
@@ -98,7 +102,7 @@ pub struct ClaimSummary {
     pub waits_for_provider: bool,
     /// Whether its node is initialized.
     pub is_initialized: bool,
-    /// What claims with the same price share.
+    /// A hash that claims with the same price share.
     pub priced_as: u64,
     /// How far it has come.
     pub phase: ClaimPhase,
@@ -149,7 +153,7 @@ impl ClaimSummary {
         self.deleting_since.is_some()
     }
 
-    /// What it is found by, in the order of the indexes.
+    /// The values by which it is found, in the order of the indexes.
     pub fn indexes(&self) -> Vec<&str> {
         let flight = if self.is_initialized || self.is_deleting() { "" } else { IN_FLIGHT };
         vec![&self.workload_uid, &self.owner, flight, &self.kept_for]

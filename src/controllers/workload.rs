@@ -9,10 +9,13 @@ use super::queue::{Action, QueueKey};
 use super::standalone;
 use super::summary::BY_WORKLOAD;
 use crate::api::workload::{CheckState, Verdict};
-use crate::api::{FrontEnd, Workload, condition};
-use crate::effects::{request, requeued, verdict};
+use crate::api::{FrontEnd, Workload};
+use crate::cluster::backoff::doubled;
+use crate::effects::events::Moment;
+use crate::effects::{journal, request, requeued, verdict};
 use crate::error::{Class, Error};
 use crate::gang::identity::gang_id;
+use crate::gang::report::notice::Notice;
 use crate::gang::workload::other_installations::{OtherInstallations, is_kueues};
 use crate::gang::workload::queueing::Queueing;
 use crate::gang::workload::request::own_check;
@@ -70,6 +73,7 @@ pub async fn reconcile(workload: Arc<Workload>, context: Arc<Context>) -> Result
     let (checks, mut workload) = (our_checks(&workload, &context), (*workload).clone());
     let others = OtherInstallations::of(&workload, |check| is_others(&context, check), context.now());
     let uid = workload.uid().unwrap_or_default();
+    context.forget_without_check(&workload, &checks);
     if checks.is_empty() {
         let due = due?;
         write_queueing(&context, &mut workload, &[], others).await?;
@@ -80,9 +84,10 @@ pub async fn reconcile(workload: Arc<Workload>, context: Arc<Context>) -> Result
     }
     context.gang_state.registry.add(&uid, checks.iter().map(|check| gang_id(&uid, check)));
     finalizer::take(&context, &mut workload).await?;
-    let (results, left_alone) = reconcile_gangs(&context, &mut workload, &checks).await?;
-    let later =
-        write_entries(&context, &mut workload, &results, context.gang_state.waiting.since(&key)).await?;
+    let Gangs { results, left_alone, failed } = reconcile_gangs(&context, &mut workload, &checks).await;
+    let written =
+        write_entries(&context, &mut workload, &results, context.gang_state.waiting.since(&key)).await;
+    let later = failed.map_or(written, Err)?;
     if !left_alone {
         write_queueing(&context, &mut workload, &results, others).await?;
     }
@@ -94,21 +99,46 @@ pub async fn reconcile(workload: Arc<Workload>, context: Arc<Context>) -> Result
     Ok(requeue_after(&context, &results, due).pausing(pause_of(&workload, &context)))
 }
 
-/// Reconciles the gangs of a Workload under these checks. Returns also whether one was left alone.
-async fn reconcile_gangs(
-    context: &Context,
-    workload: &mut Workload,
-    checks: &[String],
-) -> Result<(Vec<Reconciled>, bool), Error> {
-    let (mut results, mut left_alone) = (Vec::new(), false);
+/// The gangs of a Workload after their reconciles.
+#[derive(Default)]
+struct Gangs {
+    results: Vec<Reconciled>,
+    /// Whether one was left alone.
+    left_alone: bool,
+    /// The first failure of one, which does not hold up the others.
+    failed: Option<Error>,
+}
+
+/// Reconciles the gangs of a Workload under these checks.
+async fn reconcile_gangs(context: &Context, workload: &mut Workload, checks: &[String]) -> Gangs {
+    let mut gangs = Gangs::default();
     for check in checks {
         match Gang::open(context, workload, check, checks) {
-            Ok(Some(gang)) => results.push(gang.reconcile(workload).await?),
+            Ok(Some(gang)) => match gang.reconcile(workload).await {
+                Ok(result) => gangs.results.push(result),
+                Err(error) => {
+                    gangs.results.extend(tell_refusal(context, workload, check, &error));
+                    gangs.failed = gangs.failed.or(Some(error));
+                }
+            },
             Ok(None) => {}
-            Err(LeftAlone) => left_alone = true,
+            Err(LeftAlone) => gangs.left_alone = true,
         }
     }
-    Ok((results, left_alone))
+    gangs
+}
+
+/// Tells the owner of a Workload that a gang's journal is refused, if this error says so. Returns what the gang's check is to say
+/// then.
+fn tell_refusal(context: &Context, workload: &Workload, check: &str, error: &Error) -> Option<Reconciled> {
+    let notice = Notice::of_refused_journal(&journal::refusal(error)?);
+    let uid = workload.metadata.uid.as_deref().unwrap_or_default();
+    if context.gang_state.registry.note_notice(uid, &format!("{check}: {}", notice.text)) {
+        context.events.publish(workload, Moment { check, seq: 0, at: context.now() }, &notice);
+    }
+    let old =
+        workload.check(check).filter(|old| old.state == Verdict::Pending && old.message != notice.text)?;
+    Some(Reconciled::refused(CheckState { message: notice.text, ..old.clone() }))
 }
 
 /// The Workload with our last write: from the cache, or read by name if the watch is overdue. `None` while the watch may
@@ -172,7 +202,7 @@ async fn write_entries(
         return Ok(None);
     }
     let now = context.now();
-    let reserved = condition::since(workload.conditions(), "QuotaReserved").unwrap_or(now);
+    let reserved = workload.reserved_since().unwrap_or(now);
     if let Some(due) = progress_due(context, workload, results, (reserved, now)) {
         return Ok(Some(due));
     }
@@ -281,7 +311,7 @@ pub fn on_error(workload: &Workload, error: &Error, context: &Context) -> Action
     let pause = pause_of(workload, context);
     if error.class() == Class::Again {
         if matches!(error, Error::Conflict { object: of, .. } if *of == object) {
-            context.gang_state.registry.write_refused(workload);
+            context.gang_state.registry.note_conflict(workload);
         }
         tracing::debug!(workload = object, error = %error.in_full(), "lost a write race, reconciling again");
         return Action::requeue(AFTER_CONFLICT).pausing(pause);
@@ -292,7 +322,7 @@ pub fn on_error(workload: &Workload, error: &Error, context: &Context) -> Action
         return Action::requeue(LAST_RETRY);
     }
     let count = context.gang_state.registry.failed(&uid);
-    let wait = FIRST_RETRY.saturating_mul(2_u32.saturating_pow(count.saturating_sub(1))).min(LAST_RETRY);
+    let wait = doubled(FIRST_RETRY, LAST_RETRY, count);
     if context.is_quiet_about(error) {
         tracing::debug!(workload = object, error = %error.in_full(), retry_in = ?wait, "failed to reconcile");
     } else {

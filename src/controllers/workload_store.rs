@@ -61,7 +61,7 @@ pub struct Requests {
     mirrors: Mutex<Writer<Workload, WorkloadSummary>>,
 }
 
-/// What is at hand of each request.
+/// The summary of a request.
 #[derive(Debug)]
 pub struct RequestSummary {
     owner: String,

@@ -11,14 +11,14 @@ use kube::api::{Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 
-/// What to report.
+/// The condition Active of a check, to report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Active {
     /// Whether the check can be answered.
     pub works: bool,
     /// Reason in CamelCase.
     pub reason: &'static str,
-    /// What is wrong and what to do, for users.
+    /// Message for users: the problem and its remedy if the check does not work.
     pub message: String,
 }
 

@@ -38,7 +38,7 @@ const REFILL: SignedDuration = SignedDuration::from_secs(15);
 /// Workloads whose token bucket is kept.
 const BUCKETS_KEPT: usize = 4_096;
 
-/// What an Event is about, besides the object.
+/// The context of an Event, besides the object.
 #[derive(Clone, Copy, Debug)]
 pub struct Moment<'a> {
     /// The AdmissionCheck.

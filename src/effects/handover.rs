@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 const PARALLEL: usize = 32;
 
 /// Lets Karpenter disrupt a claim and its Node again. Either may be gone already.
-pub async fn release_node(client: &Client, claim: &NodeClaim) -> Result<(), Error> {
+pub async fn hand_back_for_uninstall(client: &Client, claim: &NodeClaim) -> Result<(), Error> {
     let hold = marks::ANNOTATIONS.iter().filter(|mark| mark.says == Says::Hold);
     let patch = json!({"metadata": {"annotations": without(hold)}});
     let name = claim.name_any();
@@ -78,8 +78,8 @@ pub async fn hand_back_all(client: &Client, claims: Vec<NodeClaim>) -> HandoverO
     answers.fold(HandoverOutcome::default(), |all, answer| async { all.and(answer) }).await
 }
 
-/// What a refusal means for a claim: it is still its gang's own, unless it is marked and its Node no longer has our
-/// label. Then other pods may be there.
+/// Classifies a refusal for a claim: it is still its gang's own, unless it is marked and its Node no longer has our label. Then
+/// other pods may be there.
 async fn after_refusal(client: &Client, claim: &NodeClaim, refusal: Error) -> NotReleased {
     let is_ours = async {
         let found = current(client, &claim.name_any()).await?;

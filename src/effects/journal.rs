@@ -6,7 +6,7 @@
 
 use crate::api::{FrontEnd, Workload};
 use crate::effects::{call, patch_params, request, write};
-use crate::error::Error;
+use crate::error::{Class, Error};
 use crate::gang::Precondition;
 use crate::names;
 use json_patch::jsonptr::PointerBuf;
@@ -16,7 +16,10 @@ use kube::api::Patch;
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 
-/// What is written for one check.
+/// What a write to a Workload does.
+const WRITING: &str = "writing the journal of Workload";
+
+/// The data to write for one check.
 #[derive(Clone, Debug)]
 pub struct Entry<'a> {
     /// Name of the AdmissionCheck.
@@ -27,7 +30,7 @@ pub struct Entry<'a> {
     pub journal: &'a str,
     /// The line for users.
     pub headline: &'a str,
-    /// What else must not have changed.
+    /// The precondition of the write, besides `old`.
     pub precondition: Precondition,
 }
 
@@ -59,7 +62,7 @@ async fn commit_to_workload(
     let api: Api<Workload> = Api::namespaced(client.clone(), &workload.namespace().unwrap_or_default());
     let name = workload.name_any();
     let patch: Patch<()> = Patch::Json(patch(workload, entry));
-    let action = "writing the journal of Workload";
+    let action = WRITING;
     match write(action, &workload.full_name(), api.patch(&name, &patch_params(), &patch)).await {
         // A failed `test` returns 422 Invalid, not 409, and so does a refusal by a policy or a schema.
         Err(error) if error.code() == Some(422) => {
@@ -68,6 +71,18 @@ async fn commit_to_workload(
             Err(if unchanged { error } else { Error::Conflict { action, object: workload.full_name() } })
         }
         other => other,
+    }
+}
+
+/// The API server's answer, if this is its refusal of a journal. The journal is not written until someone changes something.
+pub fn refusal(error: &Error) -> Option<String> {
+    match error {
+        Error::Api { action: WRITING | request::WRITING_JOURNAL, cause, .. }
+            if error.class() == Class::Refused && error.code() != Some(404) =>
+        {
+            Some(cause.to_string())
+        }
+        _ => None,
     }
 }
 
@@ -223,11 +238,12 @@ mod tests {
         for (version, precondition) in [("8", journal), ("7", whole)] {
             let refused = answered(metadata("u", version, Some("old")), precondition).await;
             assert_eq!(refused.code(), Some(422), "{refused:?}");
+            assert_eq!(refusal(&refused).as_deref(), Some("no (422)"));
         }
     }
 
-    /// What becomes of a write with this precondition, and of its confirmation, for a request whose Workload has reserved quota and got these
-    /// conditions meanwhile; and whether the request was written.
+    /// Results of a write with this precondition, and of its confirmation, for a request whose Workload has reserved quota and got these
+    /// conditions meanwhile. Also whether the request was written.
     async fn of_request(meanwhile: &[&str], precondition: Precondition) -> ([bool; 2], bool) {
         let conditions = |kinds: &[&str]| -> Value {
             let of = |kind| json!({"type": kind, "status": "True", "reason": "r", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"});

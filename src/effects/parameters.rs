@@ -11,10 +11,10 @@ use kube::api::{ObjectMeta, Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::json;
 
-/// What to report.
+/// The status of parameters, to report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// What is wrong with them; `None` if nothing is.
+    /// The fault in them; `None` if there is none.
     pub fault: Option<String>,
     /// Names of the checks that use them, sorted.
     pub checks: Vec<String>,

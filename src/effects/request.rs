@@ -1,4 +1,4 @@
-//! What is written to a ProvisioningRequest: the journal into its annotations, and the answer into its status.
+//! Writes to a ProvisioningRequest: the journal into its annotations, and the answer into its status.
 
 use crate::api::workload::{CheckState, Verdict};
 use crate::api::{ProvisioningRequest, Workload};
@@ -16,6 +16,9 @@ use kube::api::{ObjectMeta, Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+
+/// What [`write_journal`] does.
+pub(super) const WRITING_JOURNAL: &str = "writing the journal of ProvisioningRequest";
 
 fn api(client: &Client, mirror: &Workload) -> Api<ProvisioningRequest> {
     Api::namespaced(client.clone(), &mirror.namespace().unwrap_or_default())
@@ -37,8 +40,7 @@ pub async fn write_journal(
         "annotations": annotations,
     }});
     let (api, params, patch) = (api(client, mirror), patch_params(), Patch::Merge(&patch));
-    let action = "writing the journal of ProvisioningRequest";
-    let written = write(action, &mirror.full_name(), api.patch(name, &params, &patch)).await?;
+    let written = write(WRITING_JOURNAL, &mirror.full_name(), api.patch(name, &params, &patch)).await?;
     Ok(after_write(mirror.clone(), &written))
 }
 

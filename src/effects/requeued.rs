@@ -35,10 +35,7 @@ pub async fn apply(
 }
 
 fn body(workload: &Workload, queueing: Queueing, now: Timestamp) -> Value {
-    let (status, reason, message) = match queueing {
-        Queueing::Allowed => ("True", names::ALLOWED, "what it was refused for may have changed"),
-        Queueing::KeptOut => ("False", names::REFUSED, "Setu refuses it; the message of its check says why"),
-    };
+    let (status, reason, message) = queueing.condition();
     let condition = json!({
         "type": names::REQUEUED,
         "status": status,

@@ -1,5 +1,5 @@
-//! What is read and written for a standalone ProvisioningRequest besides what `effects::request` has: its PodTemplates, its priority,
-//! its Workload and its pods.
+//! Reads and writes for a standalone ProvisioningRequest besides those of `effects::request`: its PodTemplates, its priority, its
+//! Workload and its pods.
 
 use crate::api::{Pod, Workload};
 use crate::cluster::decoded::Decoded;

@@ -3,15 +3,14 @@
 //! Rule: the labels of a NodeClaim name its gang, and its annotations its slot. Both change by compare-and-swap. The Node
 //! keeps the marks of its last gang until the next one marks it, and that is repeated until it succeeds.
 
-use crate::api::{Node, NodeClaim, Workload};
+use crate::api::{Node, NodeClaim};
 use crate::cluster::decoded::Decoded;
 use crate::effects::handover::{HandoverOutcome, NotReleased};
 use crate::effects::{call, merge, patch_params, without, write};
 use crate::error::Error;
 use crate::gang::marks::{self, Mark, Says};
 use crate::names;
-use crate::plan::warm::key;
-use crate::policy::Policy;
+use crate::plan::warm::KeptFor;
 use crate::words::to_the_second;
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
@@ -22,28 +21,6 @@ use serde_json::{Map, Value, json};
 
 /// The most claims of one gang that change hands at once.
 const PARALLEL: usize = 32;
-
-/// Who nodes are kept for, and how long.
-#[derive(Clone, Debug)]
-pub struct KeptFor {
-    /// Value of the label [`names::WARM`].
-    pub key: String,
-    /// `namespace/name` of the LocalQueue.
-    pub queue: String,
-    /// Since when.
-    pub since: Timestamp,
-    /// Until when.
-    pub until: Timestamp,
-}
-
-impl KeptFor {
-    /// For the next gang of the LocalQueue of this Workload, whose nodes have this check and policy.
-    pub fn of(workload: &Workload, check: &str, policy: &Policy, now: Timestamp) -> Self {
-        let queue = workload.local_queue();
-        let until = now.checked_add(policy.warm_for.signed()).unwrap_or(Timestamp::MAX);
-        Self { key: key(&queue, check), queue, since: now, until }
-    }
-}
 
 /// Keeps these claims for a next gang, in parallel.
 pub async fn keep_all(client: &Client, claims: Vec<NodeClaim>, keeping: &KeptFor) -> HandoverOutcome {

@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 ///
 /// # Errors
 /// [`Error::Conflict`] if the Workload has changed since it was read.
-pub async fn release_workload(
+pub async fn unmark_workload(
     client: &Client,
     workload: &Workload,
     marks: &WorkloadMarks,
@@ -21,7 +21,7 @@ pub async fn release_workload(
     if marks.is_empty() {
         return Ok(false);
     }
-    let patch = unmarked_workload(marks, workload);
+    let patch = without_marks(marks, workload);
     let name = workload.name_any();
     let api: Api<Workload> = Api::namespaced(client.clone(), &workload.namespace().unwrap_or_default());
     let (params, patch) = (patch_params(), Patch::Merge(&patch));
@@ -35,7 +35,7 @@ pub async fn release_workload(
 ///
 /// # Errors
 /// [`Error::Conflict`] if the request has changed since it was read.
-pub async fn release_request(client: &Client, mirror: &Workload) -> Result<(), Error> {
+pub async fn unmark_request(client: &Client, mirror: &Workload) -> Result<(), Error> {
     match request::write_journal(client, mirror, Value::Object(without_journals(mirror))).await {
         Err(error) if error.code() != Some(404) => Err(error),
         _ => Ok(()),
@@ -64,7 +64,7 @@ fn without_journals(workload: &Workload) -> Map<String, Value> {
     workload.annotations().keys().filter(ours).map(|key| (key.clone(), Value::Null)).collect()
 }
 
-fn unmarked_workload(marks: &WorkloadMarks, workload: &Workload) -> Value {
+fn without_marks(marks: &WorkloadMarks, workload: &Workload) -> Value {
     let gone: Map<String, Value> = marks.annotations.iter().map(|key| (key.clone(), Value::Null)).collect();
     let stays = |finalizer: &&String| !marks.finalizer || *finalizer != names::FINALIZER;
     let left: Vec<&String> = workload.finalizers().iter().filter(stays).collect();
@@ -84,11 +84,11 @@ mod tests {
         workload.metadata.finalizers = Some(vec!["others/theirs".into(), names::FINALIZER.into()]);
         let annotations = [(names::journal_key("c"), "{}"), ("others/theirs".to_owned(), "x")];
         workload.metadata.annotations = Some(annotations.map(|(k, v)| (k, v.to_owned())).into());
-        let kept = unmarked_workload(&WorkloadMarks::FINALIZER, &workload);
+        let kept = without_marks(&WorkloadMarks::FINALIZER, &workload);
         assert_eq!(kept["metadata"]["finalizers"], json!(["others/theirs"]));
         assert_eq!(kept["metadata"]["annotations"], json!({}));
         let journal = WorkloadMarks { finalizer: false, annotations: vec![names::journal_key("c")] };
-        let removed = unmarked_workload(&journal, &workload);
+        let removed = without_marks(&journal, &workload);
         assert_eq!(removed["metadata"]["finalizers"], json!(["others/theirs", names::FINALIZER]));
         assert_eq!(removed["metadata"]["annotations"], json!({names::journal_key("c"): null}));
     }

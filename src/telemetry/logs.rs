@@ -21,8 +21,8 @@ pub enum Format {
     Json,
 }
 
-/// What a filter replaces only by naming the same targets. The client would log each broken connection, and an outage is logged once
-/// elsewhere.
+/// The filter that others replace only by naming the same targets. The client would log each broken connection, and an outage is
+/// logged once elsewhere.
 const BASE: &str =
     "error,kube_runtime=error,kube_client=warn,kube_client::client=error,kube_client::client::builder=off";
 

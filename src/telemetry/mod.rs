@@ -1,4 +1,4 @@
-//! What Setu reports about itself: logs, metrics and traces.
+//! Setu's reports about itself: logs, metrics and traces.
 //!
 //! Rule: nothing here can fail an action; a broken exporter changes nothing else.
 

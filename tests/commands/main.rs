@@ -1,4 +1,4 @@
-//! What the commands print, and their errors.
+//! The output of the commands, and their errors.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
 

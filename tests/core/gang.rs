@@ -1,4 +1,4 @@
-//! What holds for every gang, whatever is observed: random observations walk the statechart.
+//! Properties of every gang, whatever is observed: random observations walk the statechart.
 
 use jiff::{SignedDuration, Timestamp};
 use proptest::prelude::*;

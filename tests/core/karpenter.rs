@@ -1,4 +1,4 @@
-//! What Setu plans costs no more than what Karpenter chooses by itself, for 500 random gangs on random NodePools.
+//! Setu's plans cost no more than Karpenter's own choices, for 500 random gangs on random NodePools.
 //!
 //! Karpenter's choices are recorded: its own scheduler made them from the same EC2 types. `just choices` makes them anew.
 
@@ -104,7 +104,7 @@ fn planned(case: &Case) -> Outcome {
     plan(&cluster, &request)
 }
 
-/// What nodes cost an hour, in millionths, where each is of the cheapest type that its claim allows.
+/// The hourly cost of nodes, in millionths, where each is of the cheapest type that its claim allows.
 #[derive(Default)]
 struct Bought {
     nodes: u32,

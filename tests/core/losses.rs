@@ -3,6 +3,9 @@
 
 use crate::plans::plan;
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use serde_json::json;
+use setu::api::NodeClaim;
 use setu::api::parameters::{OnNodeLost, Pinning};
 use setu::api::workload::{CheckState, Verdict};
 use setu::gang::report::message::check_message;
@@ -19,6 +22,7 @@ use setu::plan::pod_set_labels::PodSetLabels;
 use setu::plan::{Obstacle, ObstacleReason, Outcome, Plan};
 use setu::policy::Policy;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 fn at(seconds: i64) -> Timestamp {
     Timestamp::from_second(1_800_000_000 + seconds).unwrap()
@@ -671,7 +675,7 @@ fn after_admission_losses_are_left_to_the_job_unless_the_policy_replaces() {
 }
 
 #[test]
-fn replacements_for_a_running_gang_back_off_and_are_limited() {
+fn replacements_for_a_running_gang_back_off_and_never_end() {
     let mut seen = TwoNodeGang::new(State::Approved { nodes: Nodes::Held }, AdmissionPhase::Admitted);
     seen.step();
     seen.journal.state = State::Approved { nodes: Nodes::Held };
@@ -683,10 +687,12 @@ fn replacements_for_a_running_gang_back_off_and_are_limited() {
     seen.step();
     assert_eq!(seen.journal.memory.generation, 2);
     seen.journal.state = State::Approved { nodes: Nodes::Held };
-    seen.journal.memory.tries = seen.policy.in_check.limit;
+    seen.journal.memory.tries = seen.policy.in_check.limit + 1;
     seen.loses(going(1, 2));
-    seen.now = 9_999;
-    assert_eq!(seen.events(), []);
+    let due = at(15) + seen.policy.yielding.wait(2).signed();
+    assert_eq!((seen.events(), seen.with(|f| wake_at(&seen.journal, f))), (vec![], Some(due)));
+    seen.now = due.as_second();
+    assert!(matches!(seen.events().as_slice(), [Event::Lost { .. }]), "{:?}", seen.events());
 }
 
 #[test]
@@ -696,6 +702,33 @@ fn a_changed_plan_replaces_nothing_under_running_pods() {
     seen.plan = Outcome::Provision(plan(3));
     assert_eq!(seen.step(), Vec::<u32>::new());
     assert_eq!(seen.state(), StateName::Approved);
+    let message = seen.with(|f| check_message(&seen.journal, f));
+    let words = "1/2 nodes are left; nothing is replaced now: a plan for its pods gives other nodes now";
+    assert!(message.starts_with(words), "{message}");
+}
+
+#[test]
+fn a_lost_node_is_replaced_although_a_daemon_set_takes_more_or_a_volume_was_bound_since() {
+    let changes: [fn(&mut NodeClaim); 2] = [
+        |claim| {
+            claim.spec.resources.requests.insert("cpu".into(), Quantity("9".into()));
+        },
+        |claim| {
+            let zone = json!({"key": "topology.kubernetes.io/zone", "operator": "In", "values": ["a"]});
+            claim.spec.requirements.push(serde_json::from_value(zone).unwrap());
+        },
+    ];
+    for change in changes {
+        let mut seen = TwoNodeGang::new(State::Approved { nodes: Nodes::Held }, AdmissionPhase::Admitted);
+        seen.step();
+        let mut now = plan(2);
+        for slot in &mut now.slots {
+            change(Arc::make_mut(&mut slot.template));
+        }
+        assert_ne!(now.hash(), plan(2).hash());
+        seen.plan = Outcome::Provision(now);
+        assert_eq!(seen.step(), [1]);
+    }
 }
 
 #[test]

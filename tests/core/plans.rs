@@ -21,6 +21,7 @@ pub fn plan(slots: u32) -> Plan {
         most: Arc::default(),
         domain_keys: Arc::default(),
         pod_sets: None,
+        held_to: Arc::default(),
     };
     Plan {
         slots: (0..slots).map(slot).collect(),

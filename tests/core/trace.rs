@@ -5,7 +5,9 @@
 use jiff::{SignedDuration, Timestamp};
 use setu::api::parameters::{OnNodeLost, Pinning};
 use setu::api::{NodeClaim, Workload};
-use setu::gang::trace::{AttributeValue, Claims, CutOff, SpanStatus, Subject, TraceSpan, cut_off, spans};
+use setu::gang::trace::{
+    AttributeValue, CutOff, KnownClaims, SpanStatus, Subject, TraceSpan, cut_off, spans,
+};
 use setu::gang::{
     AdmissionId, AdmissionPhase, Ending, Event, Failure, FailureClass, Journal, Rules, TraceContext, decide,
 };
@@ -86,9 +88,9 @@ fn live(mut journal: Journal, events: &[Event], claims: &[Arc<NodeClaim>]) -> (J
         }
         if journal.trace_context() != before.trace_context() {
             let end = CutOff { at: now, why: Ending::Superseded, by: &by };
-            made.extend(cut_off(&before, end, Claims::Then(claims), &subject()));
+            made.extend(cut_off(&before, end, KnownClaims::Then(claims), &subject()));
         }
-        made.extend(spans(&journal, Claims::Then(claims), &subject(), before.seq));
+        made.extend(spans(&journal, KnownClaims::Then(claims), &subject(), before.seq));
     }
     (journal, made)
 }
@@ -152,13 +154,13 @@ fn a_trace_has_each_state_once_under_its_root_without_gaps() {
 fn a_replica_that_knows_only_the_journal_makes_the_same_spans() {
     let (journal, mut made) = live(new(), &whole_life(), &[]);
     let again = Journal::decode(&journal.encode(), "uid", at(0), at(900)).unwrap();
-    let mut remade = spans(&again, Claims::Unknown, &subject(), 0);
+    let mut remade = spans(&again, KnownClaims::Left(&[]), &subject(), 0);
     // Nothing is known about claims that are gone.
     made.retain(|s| s.name != "NodeClaim");
     made.sort_by_key(|s| s.id);
     remade.sort_by_key(|s| s.id);
     assert_eq!(made, remade);
-    assert!(spans(&again, Claims::Unknown, &subject(), again.seq).is_empty());
+    assert!(spans(&again, KnownClaims::Left(&[]), &subject(), again.seq).is_empty());
 }
 
 #[test]
@@ -233,9 +235,9 @@ fn a_replacement_in_a_running_gang_is_reported_under_the_stay_in_which_it_came_u
     for (second, event, claims) in steps {
         let before = journal.seq;
         journal = decide(&journal, &event, &Rules::new(&replaces, at(second), 0.0)).journal;
-        let then = spans(&journal, Claims::Then(claims), &subject(), before);
+        let then = spans(&journal, KnownClaims::Then(claims), &subject(), before);
         // A new leader reports the same for nodes that had already ended.
-        assert_eq!(spans(&journal, Claims::Left(claims), &subject(), before), then);
+        assert_eq!(spans(&journal, KnownClaims::Left(claims), &subject(), before), then);
         made.push(then);
     }
     assert!(named(&made[0], "NodeClaim").is_empty(), "those were reported when they came up");
@@ -256,7 +258,8 @@ fn a_failed_attempts_nodes_are_reported_again_only_if_they_are_left_and_unchange
     let claims = [claim(0, 1, 12, &[("Launched", 15)]), claim(1, 1, 12, &[("Launched", 16)])];
     let events = [planned(), Event::ClaimsExist, shortage()];
     let (journal, all) = live(new(), &events, &claims);
-    let left = |claims: &[Arc<NodeClaim>]| spans(&journal, Claims::Left(claims), &subject(), journal.seq - 1);
+    let left =
+        |claims: &[Arc<NodeClaim>]| spans(&journal, KnownClaims::Left(claims), &subject(), journal.seq - 1);
     let nodes: Vec<_> = left(&claims[1..]).into_iter().filter(|s| s.name == "NodeClaim").collect();
     assert_eq!(nodes.len(), 1, "one is gone");
     assert!(nodes.iter().all(|node| all.contains(node)));
@@ -294,7 +297,7 @@ fn a_workload_deleted_while_nodes_come_up_reports_how_far_they_came() {
     let claims = [claim(0, 1, 12, &[("Launched", 15), ("Registered", 17)])];
     let (journal, _) = live(new(), &[planned(), Event::ClaimsExist], &claims);
     let end = CutOff { at: at(50), why: Ending::Deleted, by: "r" };
-    let all = cut_off(&journal, end, Claims::Then(&claims), &subject());
+    let all = cut_off(&journal, end, KnownClaims::Then(&claims), &subject());
     let state = named(&all, "WaitingReady")[0];
     let nodes = named(&all, "NodeClaim");
     let why = SpanStatus::Failed("not ready when the attempt was given up: Deleted".into());
@@ -304,7 +307,7 @@ fn a_workload_deleted_while_nodes_come_up_reports_how_far_they_came() {
     assert_eq!(named(&all, "initialize")[0].status, why);
     // A gang that ran has already reported its nodes.
     let (journal, _) = live(new(), &[planned(), Event::ClaimsExist, Event::NodesReady], &claims);
-    assert_eq!(cut_off(&journal, end, Claims::Then(&claims), &subject()).len(), 2);
+    assert_eq!(cut_off(&journal, end, KnownClaims::Then(&claims), &subject()).len(), 2);
 }
 
 #[test]
@@ -390,7 +393,7 @@ fn a_state_reported_again_is_unchanged_whatever_happened_since() {
     };
     let (later, _) = live(journal, &[Event::WaitOver, larger, Event::ClaimsExist], &[]);
     let moved = Subject { cluster_queue: "another".into(), ..subject() };
-    let again = spans(&later, Claims::Unknown, &moved, 0);
+    let again = spans(&later, KnownClaims::Left(&[]), &moved, 0);
     for span in made.iter().filter(|s| s.name != "NodeClaim") {
         assert_eq!(again.iter().find(|s| s.id == span.id), Some(span));
     }
@@ -426,7 +429,7 @@ fn a_job_may_name_the_trace_it_was_submitted_in_and_is_linked_never_obeyed() {
     // A forged journal cannot put spans into a foreign trace either.
     journal.traceparent = theirs.to_owned();
     let end = CutOff { at: at(5), why: Ending::Deleted, by: "r" };
-    let root = &cut_off(&journal, end, Claims::Unknown, &subject)[1];
+    let root = &cut_off(&journal, end, KnownClaims::Left(&[]), &subject)[1];
     assert_eq!(root.links[0].to_string(), theirs);
     assert_ne!(root.trace, root.links[0].trace);
     workload.metadata.annotations = Some([("traceparent".to_owned(), "what?".to_owned())].into());

@@ -29,7 +29,7 @@ fn policy() -> Policy {
     policy
 }
 
-/// What one snapshot shows, with claims relative to the journal's attempt at that time.
+/// The content of one snapshot, with claims relative to the journal's attempt at that time.
 #[derive(Clone, Debug)]
 struct SnapshotInputs {
     after: i64,

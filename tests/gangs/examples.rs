@@ -60,7 +60,7 @@ fn apply(admin: &User, file: &str) {
     }
 }
 
-/// What is known about one gang.
+/// The observations of one gang so far.
 #[derive(Default)]
 struct Progress {
     finished: bool,

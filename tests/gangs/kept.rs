@@ -1,11 +1,12 @@
-//! What is left behind and what is kept, in the embedded cluster: Workloads held until their nodes are gone,
-//! slices of elastic Jobs, and checks answered in place of Kueue's own controller.
+//! Objects left behind or kept in the embedded cluster: Workloads held until their nodes are gone, slices of elastic
+//! Jobs, and checks answered in place of Kueue's own controller.
 
 use crate::world::{self, is};
 use serde_json::{Value, json};
 use setu::controllers::context::Options;
 use setu::names;
 use setu::sim::cluster::{Setu, SimCluster, Start};
+use setu::sim::scenario;
 use setu::telemetry::metrics;
 use setu_sim::api::kinds::{self, ServedKind};
 use setu_sim::api::{Preconditions, Status, User};
@@ -39,6 +40,11 @@ impl Stage {
             "spec": {"controllerName": names::PROVISIONING_REQUEST},
         });
         self.admin.create(&kinds::ADMISSION_CHECK, check).unwrap();
+        self.has_racks();
+    }
+
+    /// Gives the queue's flavor a topology of racks.
+    fn has_racks(&self) {
         let topology = json!({
             "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Topology", "metadata": {"name": "racks"},
             "spec": {"levels": [{"nodeLabel": "example.com/rack"}, {"nodeLabel": "kubernetes.io/hostname"}]},
@@ -614,6 +620,59 @@ async fn with_tas_compat_kueues_own_checks_are_answered_once_nodes_show_their_to
 }
 
 #[tokio::test(start_paused = true)]
+async fn nodes_of_a_check_that_another_one_of_setus_takes_over_from_are_given_back() {
+    let stage = Stage::new(Options::default(), "{deadlines: {admit: 2h}}");
+    stage.awaits_another_check();
+    world::weather(&stage.admin, &json!([{"nodePool": ID, "registrationDelay": "30s"}]));
+    stage.job("gang", &queued());
+    stage.until("its nodes come up", 60, |s| s.is_in("gang", "WaitingReady")).await;
+    let controller =
+        stage.admin.get(&kinds::ADMISSION_CHECK, "", ID).unwrap()["spec"]["controllerName"].clone();
+    let first = json!({
+        "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "AdmissionCheck", "metadata": {"name": "first"},
+        "spec": {"controllerName": controller},
+    });
+    stage.admin.create(&kinds::ADMISSION_CHECK, first).unwrap();
+    let checks = ["first", ID, "other"].map(|name| json!({"name": name}));
+    let checks = json!({"spec": {"admissionChecksStrategy": {"admissionChecks": checks}}});
+    stage.admin.merge(&kinds::CLUSTER_QUEUE, "", ID, &checks).unwrap();
+    stage.until("it is Ready", 300, |s| s.verdict("gang") == "Ready").await;
+    let why = "has check kept provide for no pod set any more";
+    assert!(stage.journal("gang").contains(why), "{}", stage.journal("gang"));
+    assert_eq!(stage.claims().len(), 2, "those of the other check");
+    assert!(!stage.is("gang", "Evicted"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_gang_that_kueue_places_on_existing_nodes_gets_no_new_ones() {
+    let stage = Stage::new(Options::default(), "{}");
+    stage.has_racks();
+    let flavor = stage.admin.get(&kinds::RESOURCE_FLAVOR, "", ID).unwrap();
+    let mut labels = flavor["spec"]["nodeLabels"].clone();
+    labels["example.com/rack"] = json!("r1");
+    labels["kubernetes.io/hostname"] = json!("old");
+    stage.job("gang", &queued());
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    assert!(!stage.is("gang", "QuotaReserved"), "there is no node to place it on");
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "old", "labels": labels}});
+    stage.admin.create(&kinds::NODE, node).unwrap();
+    let amounts = json!({"cpu": "16", "memory": "64Gi", "nvidia.com/gpu": "8", "pods": "110"});
+    let status = json!({"status": {
+        "allocatable": amounts, "capacity": amounts,
+        "conditions": [{"type": "Ready", "status": "True", "reason": "R", "message": ""}],
+    }});
+    stage.admin.merge_status(&kinds::NODE, "", "old", &status).unwrap();
+    // The embedded Kueue looks again when a queue's objects change.
+    let looked = json!({"metadata": {"annotations": {"nodes": "1"}}});
+    stage.admin.merge(&kinds::RESOURCE_FLAVOR, "", ID, &looked).unwrap();
+    stage.until("it is admitted", 120, |s| s.is("gang", "Admitted")).await;
+    assert!(stage.claims().is_empty(), "no pod could use a new node");
+    let message = stage.entry("gang")["message"].as_str().unwrap_or_default().to_owned();
+    assert!(message.contains("Kueue placed the pods of pod set main on existing nodes"), "{message}");
+    assert_eq!(stage.entry("gang")["podSetUpdates"], json!([]), "they select no new node");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_gang_that_kueue_finds_no_topology_for_is_given_back_at_the_admission_deadline() {
     let compat = Options { tas_compat: true, ..Options::default() };
     let stage = Stage::new(compat, "{deadlines: {admit: 2m}, retry: {yield: {base: 1s, max: 1s}}}");
@@ -898,7 +957,7 @@ async fn claims_whose_deletion_is_denied_hold_the_quota_for_ten_minutes_and_are_
     }
 }
 
-/// What happens to a gang before it runs.
+/// Something that happens to a gang before it runs.
 #[derive(Clone, Copy)]
 enum Before {
     /// An attempt fails.
@@ -1029,4 +1088,78 @@ async fn nodes_of_an_unadmitted_gang_are_deleted_within_twenty_minutes_of_its_ch
     tokio::time::sleep(Duration::from_mins(9)).await;
     assert!(!stage.is("gang", "Admitted") && stage.claims().len() == 2);
     stage.until("they are taken back", 11 * 60, |s| s.claims().is_empty()).await;
+}
+
+impl Stage {
+    /// Puts another check of Setu's in the place of the queue's check, and deletes that at the same moment.
+    fn replaces_its_check(&self) {
+        let name = scenario::controller_name_of(ID);
+        let check = json!({
+            "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "AdmissionCheck", "metadata": {"name": "second"},
+            "spec": {"controllerName": name},
+        });
+        self.admin.create(&kinds::ADMISSION_CHECK, check).unwrap();
+        let checks = json!({"spec": {"admissionChecksStrategy": {"admissionChecks": [{"name": "second"}]}}});
+        self.admin.merge(&kinds::CLUSTER_QUEUE, "", ID, &checks).unwrap();
+        self.admin.delete(&kinds::ADMISSION_CHECK, "", ID, Preconditions::default()).unwrap();
+    }
+
+    /// How many claims there are for this check.
+    fn claims_for(&self, check: &str) -> usize {
+        let of = |claim: &&Arc<Value>| claim["metadata"]["annotations"][names::CHECK] == check;
+        self.claims().iter().filter(of).count()
+    }
+
+    /// The checks of the gangs on the board.
+    fn checks_on_board(&self) -> Vec<String> {
+        self.setu.context.board().gangs().values().map(|noted| noted.entry.check.clone()).collect()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_remembered_of_a_gang_whose_check_is_deleted() {
+    let stage = Stage::new(Options::default(), "{}");
+    stage.job("gang", &queued());
+    stage.until("its claims are there", 120, |s| s.claims().len() == 2).await;
+    stage.admin.delete(&kinds::ADMISSION_CHECK, "", ID, Preconditions::default()).unwrap();
+    stage.until("it is not shown any more", 2, |s| s.checks_on_board().is_empty()).await;
+    stage.until("its nodes are taken back", 20 * 60, |s| s.claims().is_empty()).await;
+    stage.until("all of it is forgotten", 5, |s| s.setu.context.remembered_gangs().is_empty()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_room_of_a_gang_whose_check_is_deleted_goes_to_others() {
+    let stage = Stage::new(Options::default(), "{}");
+    limit_nodes(&stage.admin, 2);
+    stage.job("gang", &queued());
+    stage.until("its claims are there", 120, |s| s.claims().len() == 2).await;
+    stage.replaces_its_check();
+    stage.until("only the new check's gang is known", 2, |s| s.checks_on_board() == ["second"]).await;
+    stage.until("it gets the room", 25 * 60, |s| s.claims_for("second") == 2).await;
+    stage.until("it runs", 120, |s| s.is("gang", "Admitted")).await;
+    assert_eq!(stage.claims_for(ID), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nodes_of_a_deleted_check_are_deleted_if_their_workload_runs_under_another_check() {
+    let stage = Stage::new(Options::default(), "{}");
+    stage.job("gang", &queued());
+    stage.until("its claims are there", 120, |s| s.claims().len() == 2).await;
+    stage.replaces_its_check();
+    stage.until("it runs", 120, |s| s.is("gang", "Admitted")).await;
+    assert_eq!([ID, "second"].map(|check| stage.claims_for(check)), [2, 2]);
+    stage.until("the first check's nodes are deleted", 20 * 60, |s| s.claims_for(ID) == 0).await;
+    tokio::time::sleep(Duration::from_mins(30)).await;
+    assert!(stage.is("gang", "Admitted") && stage.claims_for("second") == 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nodes_of_a_deleted_check_stay_if_its_gang_was_approved() {
+    let stage = Stage::new(Options::default(), "{}");
+    stage.job("gang", &queued());
+    stage.until("it runs", 180, |s| s.is("gang", "Admitted")).await;
+    stage.replaces_its_check();
+    stage.until("nothing is known of it", 2, |s| !s.checks_on_board().contains(&ID.to_owned())).await;
+    tokio::time::sleep(Duration::from_hours(1)).await;
+    assert!(stage.is("gang", "Admitted") && stage.claims_for(ID) == 2);
 }

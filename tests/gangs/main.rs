@@ -20,6 +20,7 @@ mod prices;
 mod reboots;
 mod reconciles;
 mod refused;
+mod refused_writes;
 mod requests;
 mod rights;
 mod shards;

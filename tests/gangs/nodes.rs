@@ -47,7 +47,7 @@ impl Stage {
         self.admin.list(&kinds::WORKLOAD)[0]["status"]["admissionChecks"][0]["message"].to_string()
     }
 
-    /// What `setu explain` prints of the gang.
+    /// The output of `setu explain` about the gang.
     async fn explained(&self) -> String {
         let reader = ClusterReader {
             client: self.cluster.client("admin"),

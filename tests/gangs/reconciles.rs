@@ -91,7 +91,7 @@ async fn after_a_loss(nodes: usize) -> usize {
     count
 }
 
-/// What a kubelet writes every five minutes.
+/// Writes the status of a Node, as a kubelet does every five minutes.
 fn heartbeat(admin: &User, node: &Value, minute: usize) {
     let mut conditions = node["status"]["conditions"].as_array().unwrap().clone();
     for condition in &mut conditions {

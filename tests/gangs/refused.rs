@@ -1,4 +1,4 @@
-//! What brings a refused gang back into Kueue's queue, in the embedded cluster and with both queueing strategies.
+//! Changes that bring a refused gang back into Kueue's queue, in the embedded cluster and with both queueing strategies.
 
 use crate::page::priced;
 use crate::world;
@@ -132,7 +132,7 @@ struct RefusalCase {
     /// The RuntimeClass of the pods.
     runtime_class: Option<&'static str>,
     expected: &'static str,
-    /// What changes, and how.
+    /// The change: its description, and how it is made.
     change: (&'static str, fn(&mut Stage)),
 }
 

@@ -618,19 +618,52 @@ async fn nothing_is_kept_of_a_request_that_was_recreated_under_its_name() {
     }
 }
 
+/// A Workload of these pod sets, each with its name, its count and the resources of its pods.
+fn workload_of(name: &str, sets: &[(&str, usize, Value)]) -> Value {
+    let set = |(name, count, resources): &(&str, usize, Value)| {
+        let container = json!({"name": "main", "image": "none", "resources": {"requests": resources, "limits": resources}});
+        json!({"name": name, "count": count, "template": {"spec": {"restartPolicy": "Never", "containers": [container]}}})
+    };
+    let sets: Vec<Value> = sets.iter().map(set).collect();
+    json!({
+        "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload", "metadata": {"namespace": ID, "name": name},
+        "spec": {"queueName": "queue", "active": true, "podSets": sets},
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_the_nodes_of_pod_sets_that_kueue_places_need_the_labels_of_their_topology() {
+    let stage = Stage::new(names::REQUEST_CLASS, "{}");
+    let topology = json!({
+        "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Topology", "metadata": {"name": "racks"},
+        "spec": {"levels": [{"nodeLabel": "example.com/rack"}, {"nodeLabel": "kubernetes.io/hostname"}]},
+    });
+    stage.admin.create(&kinds::TOPOLOGY, topology).unwrap();
+    let placed = json!({"spec": {"topologyName": "racks"}});
+    stage.admin.merge(&kinds::RESOURCE_FLAVOR, "", ID, &placed).unwrap();
+    let gpu = json!({"cpu": "1", "nvidia.com/gpu": "1"});
+    let workload = workload_of("ray", &[("head", 1, json!({"cpu": "1"})), ("worker", 2, gpu)]);
+    stage.admin.create(&kinds::WORKLOAD, workload).unwrap();
+    let all_up = |s: &Stage| s.claims().len() == 3 && s.claims().iter().all(|claim| is(claim, "Initialized"));
+    stage.until("its nodes are up", 120, all_up).await;
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    assert!(!stage.is("Admitted"), "the nodes of the workers are in no rack yet");
+    for node in stage.admin.list(&kinds::NODE).iter().filter(|node| node["metadata"]["labels"]["pool"] == ID)
+    {
+        let rack = json!({"metadata": {"labels": {"example.com/rack": "r1"}}});
+        stage.admin.merge(&kinds::NODE, "", node["metadata"]["name"].as_str().unwrap(), &rack).unwrap();
+    }
+    stage.until("it is admitted", 60, |s| s.is("Admitted")).await;
+    assert_eq!(stage.claims().len(), 3);
+}
+
 #[tokio::test(start_paused = true)]
 async fn two_requests_of_a_workload_each_get_nodes_for_the_pod_sets_that_they_list() {
     let stage = Stage::new(names::REQUEST_CLASS, "{}");
     stage.split_by("memory");
-    let set = |name: &str, count: usize, resources: &Value| {
-        let container = json!({"name": "main", "image": "none", "resources": {"requests": resources, "limits": resources}});
-        json!({"name": name, "count": count, "template": {"spec": {"restartPolicy": "Never", "containers": [container]}}})
-    };
     let gpu = json!({"cpu": "1", "nvidia.com/gpu": "1"});
-    let workload = json!({
-        "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload", "metadata": {"namespace": ID, "name": "two"},
-        "spec": {"queueName": "queue", "active": true, "podSets": [set("worker", 3, &gpu), set("driver", 1, &json!({"cpu": "1", "memory": "1Gi"}))]},
-    });
+    let sets = [("worker", 3, gpu), ("driver", 1, json!({"cpu": "1", "memory": "1Gi"}))];
+    let workload = workload_of("two", &sets);
     stage.admin.create(&kinds::WORKLOAD, workload).unwrap();
     stage.until("it is admitted", 300, |s| s.is("Admitted")).await;
     let counts: Vec<String> = stage

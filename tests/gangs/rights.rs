@@ -27,7 +27,7 @@ const ID: &str = "rights";
 /// API group and resource.
 type Right = (String, String);
 
-/// What the role grants. All its verbs are read-only.
+/// The rights that the role grants. All its verbs are read-only.
 fn granted() -> BTreeSet<Right> {
     let path = format!("{}/examples/rbac/setu-viewer.yaml", env!("CARGO_MANIFEST_DIR"));
     let role: Value = serde_yaml::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();

@@ -13,7 +13,8 @@ use setu_core::gang::snapshot::loss::{ClaimRecords, GoneClaim};
 use setu_core::gang::statechart::diagram;
 use setu_core::gang::statechart::event::{ProgressReason, Reason};
 use setu_core::gang::statechart::transition::Transition;
-use setu_core::gang::step::reconcile::{IsDeletion, Next};
+use setu_core::gang::step::commit::IsDeletion;
+use setu_core::gang::step::reconcile::Next;
 use setu_core::gang::workload::journal_load::{self, LoadedGang};
 use setu_core::gang::{
     AdmissionId, ClaimView, Effect, EffectivePolicy, Event, Failure, FailureClass, Freshness, GangIdentity,
@@ -71,6 +72,7 @@ static PLAN: LazyLock<Plan> = LazyLock::new(|| {
         most: Arc::default(),
         domain_keys: Arc::default(),
         pod_sets: None,
+        held_to: Arc::default(),
     };
     Plan {
         slots: (0..SLOTS).map(slot).collect(),
@@ -139,7 +141,7 @@ pub struct ModelJournal {
     begun: bool,
     /// Whether it is ever written.
     pub is_stored: bool,
-    /// What its write requires, if only its last transition is new.
+    /// The precondition of its write, if only its last transition is new.
     precondition: Precondition,
 }
 
@@ -206,7 +208,7 @@ impl ModelJournal {
 
     /// Whether a node lost after admission must be replaced. A property states it, so it does not ask the core.
     pub fn may_replace(self) -> bool {
-        self.slots > 0 && u32::from(self.tries) < POLICY.in_check.limit
+        self.slots > 0
     }
 
     /// Whether this claim must be kept, given the other claims. A property states it, so it does not ask the core.
@@ -232,7 +234,7 @@ fn end_of_approval(seq: u64) -> Transition {
     }
 }
 
-/// What a write of this journal over the stored one requires.
+/// The precondition of a write of this journal over the stored one.
 pub fn precondition(journal: ModelJournal, stored: Option<ModelJournal>) -> Precondition {
     let was_approved = stored.is_some_and(|stored| matches!(stored.place, ModelState::Approved(_)));
     if !was_approved {
@@ -251,7 +253,7 @@ pub struct StepInput {
     pub work: Work,
     pub claims: Vec<Claim>,
     pub freshness: Freshness,
-    /// What the gang's plan comes to, by the objects that plans are made from.
+    /// The outcome of the gang's plan, by the objects that plans are made from.
     pub planned: ModelPlan,
     /// How these objects were read.
     pub plan_freshness: Freshness,
@@ -280,7 +282,7 @@ pub struct ModelStep {
     pub moved: Option<ModelMoved>,
 }
 
-/// What a step changed.
+/// The changes of a step.
 #[derive(Clone, Copy, Debug)]
 pub struct ModelMoved {
     pub journal: ModelJournal,
@@ -409,7 +411,7 @@ fn take_step(seen: &StepInput) -> ModelStep {
 }
 
 impl StepInput {
-    /// What follows a step that was taken on this input.
+    /// The next action after a step that was taken on this input.
     fn next(&self, step: Step) -> Next<Write> {
         let writes = match &step {
             Step::Moved(moved) => self.writes(moved),
@@ -473,8 +475,7 @@ impl StepInput {
     }
 }
 
-/// What a replica knows about deleted claims: nothing while no deadline has passed; that they had launched once all have
-/// passed.
+/// A replica's records of deleted claims: none while no deadline has passed; that they had launched once all have passed.
 struct ModelRecords {
     late: bool,
 }

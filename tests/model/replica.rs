@@ -6,7 +6,8 @@
 use crate::core::{self, ModelJournal, ModelState, StepInput, Write};
 use crate::world::{Broken, CachedView, Claim, KueuePhase, ModelPlan, ModelWorld, Work};
 use setu_core::api::workload::Verdict;
-use setu_core::gang::step::reconcile::{Next, Permitted, STEPS};
+use setu_core::gang::step::commit::Permitted;
+use setu_core::gang::step::reconcile::{Next, STEPS};
 use setu_core::gang::{Commit, Freshness, Precondition, Then};
 use setu_core::planted::{Planted, is_planted};
 

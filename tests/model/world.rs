@@ -72,7 +72,7 @@ pub struct CachedView {
     pub planned: ModelPlan,
 }
 
-/// What a plan of the gang comes to.
+/// The outcome of a plan of the gang.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ModelPlan {
     Provision,
@@ -173,7 +173,7 @@ pub struct ModelWorld {
     pub work: Work,
     pub claims: Vec<Claim>,
     pub replicas: [ModelReplica; 2],
-    /// What plans are made from.
+    /// The plan objects, by the outcome of a plan that is made from them.
     pub planned: ModelPlan,
     pub past: Option<CachedView>,
     pub budget: MoveBudget,
@@ -194,7 +194,7 @@ pub struct ModelWorld {
     pub broken: Option<Broken>,
 }
 
-/// What anyone but a replica does.
+/// A move by anyone but a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ModelMove {
     Reserve {

@@ -1,4 +1,4 @@
-//! What the chart's admission policies allow: their CEL expressions, as rendered, on requests of each kind of user.
+//! The chart's admission policies: their CEL expressions, as rendered, on requests of each kind of user.
 //! A test on the real control plane shows that the API server evaluates them in the same way.
 
 use kube_cel::cel::{Context, Program, Value as Cel, to_value};

@@ -1,4 +1,4 @@
-//! What a release attaches: archives, SBOMs, checksums and the krew manifest fit each other, and the workflow makes
+//! The files of a release: archives, SBOMs, checksums and the krew manifest fit each other, and the workflow makes
 //! what the script packs. And what its documents say: the script that names the owner satisfies the workflow.
 
 use serde_json::{Value, json};

@@ -121,6 +121,9 @@ pub const DEVICES: &str = "setu.kueue.x-k8s.io/devices";
 /// Annotation on a NodeClaim: what the pods request that the node was planned for, a JSON map of amounts. Devices of
 /// DeviceClasses are left out.
 pub const POD_REQUESTS: &str = "setu.kueue.x-k8s.io/pod-requests";
+/// Annotation on a NodeClaim: what its pods request that Karpenter's provider does not know, a JSON map of amounts. The claim does not
+/// request it, as the provider would launch nothing.
+pub const UNREQUESTED: &str = "setu.kueue.x-k8s.io/unrequested";
 /// Annotation on a NodeClaim: digest of the terms that judge its gang's attempt.
 pub const TERMS: &str = "setu.kueue.x-k8s.io/terms";
 /// Label on a NodeClaim that is kept for a next gang: a digest of the LocalQueue and the check that it is kept for.

@@ -28,6 +28,8 @@ pub enum Denial {
     NodePatches,
     /// Patches of Workloads, without their status.
     Journals,
+    /// Patches of Workloads with the journal of the check `first`, because they are invalid.
+    FirstJournal,
     /// Patches of the status of Workloads.
     Verdicts,
     /// Writes of Events.
@@ -57,6 +59,7 @@ impl Denial {
             Self::ClaimPatches => *method == Method::PATCH && of(kinds::NODE_CLAIM.plural),
             Self::NodePatches => *method == Method::PATCH && of(kinds::NODE.plural),
             Self::Journals => *method == Method::PATCH && of(kinds::WORKLOAD.plural) && !status,
+            Self::FirstJournal => Self::Journals.covers(method, path, body) && contains(body, FIRST_JOURNAL),
             Self::Verdicts => *method == Method::PATCH && of(kinds::WORKLOAD.plural) && status,
             Self::DeviceClasses | Self::NoDeviceClasses => {
                 *method == Method::GET && of(kinds::DEVICE_CLASS.plural)
@@ -71,10 +74,14 @@ impl Denial {
         match self {
             Self::Webhook => StatusCode::INTERNAL_SERVER_ERROR,
             Self::NoDeviceClasses => StatusCode::NOT_FOUND,
+            Self::FirstJournal => StatusCode::UNPROCESSABLE_ENTITY,
             _ => StatusCode::FORBIDDEN,
         }
     }
 }
+
+/// The journal of the check `first` in a JSON patch.
+const FIRST_JOURNAL: &str = "/metadata/annotations/gang.setu.kueue.x-k8s.io~1first";
 
 /// The annotation of slot 1 in a JSON body.
 fn slot_one() -> String {
@@ -132,13 +139,15 @@ mod tests {
             (Method::DELETE, "/api/v1/nodes/n".to_owned(), String::new()),
             (Method::GET, "/apis/resource.k8s.io/v1/deviceclasses".to_owned(), String::new()),
             (Method::GET, "/apis/autoscaling.x-k8s.io/v1/provisioningrequests".to_owned(), String::new()),
+            (Method::PATCH, workload.to_owned(), format!("[{{\"path\":\"{FIRST_JOURNAL}\"}}]")),
         ];
         for (denial, refused) in [
             (Denial::Creates, vec![0, 1]),
             (Denial::OneSlot, vec![1]),
             (Denial::Webhook, vec![1]),
             (Denial::Deletes, vec![2]),
-            (Denial::Journals, vec![3]),
+            (Denial::Journals, vec![3, 12]),
+            (Denial::FirstJournal, vec![12]),
             (Denial::Verdicts, vec![4]),
             (Denial::Events, vec![5]),
             (Denial::Patches, vec![7, 8]),

@@ -1,6 +1,5 @@
 //! The screen: a progress bar for each gang on a terminal, a line for each step elsewhere.
 
-use crate::gang::StateName;
 use crate::sim::show::{ShownGang, Spectator};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use jiff::Timestamp;
@@ -65,26 +64,11 @@ fn style() -> ProgressStyle {
 }
 
 fn message(gang: &ShownGang) -> String {
-    let state = gang.state.map_or("waits for quota", |(state, _)| name(state));
+    let state = gang.state.map_or("waits for quota", |(state, _)| state.name());
     let running = match (gang.finished, gang.admitted) {
         (true, _) => ", finished",
         (_, true) => ", running",
         _ => "",
     };
     format!("{state}{running}  {}", gang.said)
-}
-
-/// The name of a state.
-pub fn name(state: StateName) -> &'static str {
-    match state {
-        StateName::Validating => "Validating",
-        StateName::Provisioning => "Provisioning",
-        StateName::WaitingReady => "WaitingReady",
-        StateName::BackingOff => "BackingOff",
-        StateName::Approved => "Approved",
-        StateName::RollingBack => "RollingBack",
-        StateName::Yielded => "Yielded",
-        StateName::Rejected => "Rejected",
-        StateName::Released => "Released",
-    }
 }

@@ -1,6 +1,5 @@
 //! The summary after a demo: the states, nodes, waste and writes of each gang.
 
-use super::live::name;
 use crate::sim::show::ShownGang;
 use std::fmt::Write as _;
 
@@ -25,8 +24,8 @@ pub fn text(gangs: &[ShownGang], columns: Option<usize>) -> String {
         writeln!(text, "{:<width$}  NODES  WASTED NODE-SECONDS  API WRITES  {:<wide$}  WAY", "GANG", "TIERS");
     for gang in gangs {
         let steps =
-            gang.path.iter().map(|(state, time)| format!("{} {:.1}s", name(*state), time.as_secs_f64()));
-        let end = gang.state.map_or("no quota", |(state, _)| name(state)).to_owned();
+            gang.path.iter().map(|(state, time)| format!("{} {:.1}s", state.name(), time.as_secs_f64()));
+        let end = gang.state.map_or("no quota", |(state, _)| state.name()).to_owned();
         let mut way = wrapped(steps.chain([end]), room).into_iter();
         let first = way.next().unwrap_or_default();
         let _ = writeln!(
@@ -62,7 +61,7 @@ fn filled(text: &str, columns: usize) -> String {
     lines.join("\n") + "\n"
 }
 
-/// What the columns mean.
+/// The meaning of the columns.
 const LEGEND: &str = "
 NODES were created in all its attempts: a rival that gets a part of its nodes gives them back and tries again. They were
 WASTED for as long as they existed without a pod of it. API WRITES are Setu's: to its Workload and NodeClaims, and Events.
@@ -85,7 +84,7 @@ fn wrapped(steps: impl Iterator<Item = String>, width: usize) -> Vec<String> {
     lines
 }
 
-/// What to try next.
+/// Suggestions for what to try next.
 pub const DEEPER: &str = "
 Look deeper, with `cargo run --release --` in the place of `setu` while it is not installed:
   setu demo --serve 127.0.0.1:8080  # the same with a port for kubectl; it stays until Ctrl-C

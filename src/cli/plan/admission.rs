@@ -5,7 +5,7 @@
 
 use super::flavors::FlavorChoice;
 use super::objects::Objects;
-use crate::api::workload::{Admission, PodSet, WorkloadStatus};
+use crate::api::workload::{Admission, PodSet, PodSetAssignment, WorkloadStatus};
 use crate::api::{AdmissionCheck, ClusterQueue, FrontEnd, ResourceFlavor, Workload};
 use crate::cli::CliError;
 use crate::gang::workload::request::name_as_workload;
@@ -57,6 +57,27 @@ impl Admitted {
             })
         };
         self.our_checks.iter().filter_map(note).collect()
+    }
+
+    /// Notes on the pod sets that Kueue would place on existing nodes, where Setu creates none.
+    pub fn on_existing_nodes(&self) -> Vec<String> {
+        let placed = |name: &&String| {
+            let flavor = self.flavors.iter().find(|flavor| flavor.metadata.name.as_ref() == Some(*name));
+            flavor.is_some_and(|flavor| flavor.spec.topology_name.is_some())
+        };
+        let note = |assigned: &PodSetAssignment| {
+            let flavor = assigned.flavors.values().find(placed)?;
+            Some(format!(
+                "ResourceFlavor {flavor} has a topologyName: with Setu's own check, Kueue places the pods of pod set {} on \
+                 existing nodes, and Setu creates none for them; for new nodes use a flavor without it, or \
+                 ProvisioningRequests",
+                assigned.name
+            ))
+        };
+        let covered = demand::covered(Some(&self.queue), &self.workload, &self.check, &self.our_checks);
+        let is_meant = self.is_guess && self.workload.front_end() == FrontEnd::Workload;
+        let assigned = self.workload.admission().into_iter().flat_map(|a| &a.pod_set_assignments);
+        assigned.filter(|set| is_meant && covered.contains(&set.name)).filter_map(note).collect()
     }
 
     /// Notes on the pod sets of which Kueue would not admit all pods.
@@ -264,6 +285,39 @@ mod tests {
             };
             assert_eq!(admitted.fewer(), granted.map(words).into_iter().collect::<Vec<_>>());
         }
+    }
+
+    #[test]
+    fn pod_sets_that_kueue_would_place_on_existing_nodes_are_named() {
+        let queue = json!({
+            "resourceGroups": [{"flavors": [{"name": "any", "resources": [{"name": "cpu", "nominalQuota": "8"}]}]}],
+            "admissionChecksStrategy": {"admissionChecks": [{"name": "prov"}]},
+        });
+        let notes_on = |flavor: &Value, controller: &str| {
+            let mut objects = Objects::default();
+            let queue = ClusterQueue::new("training", serde_json::from_value(queue.clone()).unwrap());
+            objects.plan.cluster_queues.push(Arc::new(queue));
+            let flavor = json!({"metadata": {"name": "any"}, "spec": flavor});
+            objects.plan.flavors.push(Arc::new(serde_json::from_value(flavor).unwrap()));
+            let check = json!({"metadata": {"name": "prov"}, "spec": {"controllerName": controller}});
+            objects.checks.push(Arc::new(serde_json::from_value(check).unwrap()));
+            let containers = json!([{"name": "main", "resources": {"requests": {"cpu": "2"}}}]);
+            let job = json!({
+                "kind": "Job", "metadata": {"name": "train"}, "spec": {"template": {"spec": {"containers": containers}}},
+            });
+            objects.workload = Some(manifest::workload(job, &[]).unwrap());
+            admit(&objects, None, None, names::CONTROLLER_NAME).unwrap().on_existing_nodes()
+        };
+        let racks = json!({"topologyName": "racks"});
+        let said = notes_on(&racks, names::CONTROLLER_NAME);
+        assert_eq!(said.len(), 1);
+        assert!(
+            said[0].starts_with("ResourceFlavor any has a topologyName: with Setu's own check"),
+            "{said:?}"
+        );
+        assert!(said[0].contains("pod set main on existing nodes"), "{said:?}");
+        assert!(notes_on(&racks, names::PROVISIONING_REQUEST).is_empty(), "Kueue waits for the nodes");
+        assert!(notes_on(&json!({}), names::CONTROLLER_NAME).is_empty());
     }
 
     #[test]

@@ -14,7 +14,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What Kueue may choose flavors from.
+/// The flavors that Kueue may choose from.
 pub(super) struct FlavorChoice<'a> {
     /// Of the ClusterQueue; none if it is not known.
     groups: &'a [ResourceGroup],
@@ -25,11 +25,11 @@ pub(super) struct FlavorChoice<'a> {
     may_borrow: bool,
 }
 
-/// What pod sets take of each flavor.
+/// Resources that pod sets take of each flavor.
 type FlavorUse = BTreeMap<String, ResourceList>;
 
 impl<'a> FlavorChoice<'a> {
-    /// What a ClusterQueue offers. The user may have named a flavor.
+    /// The choice that a ClusterQueue offers. The user may have named a flavor.
     pub(super) fn of(
         queue: &'a ClusterQueue,
         flavors: &'a [Arc<ResourceFlavor>],

@@ -1,4 +1,4 @@
-//! What a plan is made from: the objects, what follows from them for one Workload, and Karpenter's metrics.
+//! The inputs of a plan: the objects, what follows from them for one Workload, and Karpenter's metrics.
 
 use super::admission::Admitted;
 use super::objects::Objects;
@@ -29,7 +29,7 @@ pub struct Inputs {
     warm: Vec<NodeClaim>,
     now: Timestamp,
     predecessors: Vec<Arc<Workload>>,
-    settled: Option<String>,
+    shared_domain: Option<String>,
     market: Option<Market>,
     exhausted: Option<BTreeSet<Offering>>,
 }
@@ -55,7 +55,7 @@ impl Inputs {
             warm: objects.warm(request, now),
             now,
             predecessors: objects.predecessors(workload, request.check, now),
-            settled: objects.settled(request),
+            shared_domain: objects.shared_domain(request),
             exhausted: market.as_ref().map(Market::exhausted),
             market,
         }
@@ -87,7 +87,7 @@ impl Inputs {
             guards: Some(guards),
             inflight: Some(&self.inflight),
             predecessors: &self.predecessors,
-            settled: self.settled.as_deref(),
+            shared_domain: self.shared_domain.as_deref(),
             edited: Edited::Awaited,
             now: self.now,
         }

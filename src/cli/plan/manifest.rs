@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 /// The kind of a request for capacity.
 const REQUEST: &str = "ProvisioningRequest";
 
-/// What KubeRay's Job requests that removes the state of a RayCluster from Redis.
+/// Requests of KubeRay's Job that removes the state of a RayCluster from Redis.
 const REDIS_CLEANUP: [(&str, &str); 2] = [("cpu", "200m"), ("memory", "256Mi")];
 
 /// Whether this is a Workload, or an object that Kueue or Setu would make one of. Kueue leaves a Deployment or a StatefulSet alone

@@ -42,7 +42,7 @@ mod tests {
     use super::*;
     use serde_json::{Value, json};
 
-    /// What keeps a pod with this spec off the flavor `spot`, whose nodes have a label and a taint.
+    /// Why the flavor `spot`, whose nodes have a label and a taint, does not fit a pod with this spec; `None` if it does.
     fn why(spec: &Value, tolerations: &Value) -> Option<String> {
         let flavor = serde_json::from_value(json!({
             "metadata": {"name": "spot"},

@@ -19,22 +19,20 @@ use super::cluster::Connection;
 use super::karpenter_metrics::KarpenterMetrics;
 use super::policy_flags::PolicyFlags;
 use super::{CliError, Format, print, render};
-use crate::api::NodePool;
 use crate::api::parameters::{GateMode, PackingMode};
 use crate::gang::identity::gang_label;
 use crate::plan::catalogue;
 use crate::plan::policy_warnings::{absurd_money, oversized};
 use crate::plan::{self, Obstacle, OptionSelection, Outcome, Plan, PlanRequest, PlanSnapshot};
-use crate::policy::overrides::{self, Ignored};
+use crate::policy::overrides::Ignored;
 use crate::policy::{Policy, Settings};
 use crate::words::counted;
 use admission::Admitted;
 use inputs::Inputs;
-use jiff::Timestamp;
+use kube::ResourceExt;
 use objects::Objects;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 /// Shows what Setu would create for a Workload, or for a Job or another kind that Kueue makes Workloads of, and what would be
 /// in the way.
@@ -105,11 +103,13 @@ impl Args {
             let options = plan::option_reports(&cluster, &request).unwrap_or_default();
             let mut view = show::View::new(&admitted, cluster.prices(&policy), &outcome, &options);
             view.add_notes(admitted.by_request());
+            view.add_notes(admitted.on_existing_nodes());
             view.add_notes(admitted.fewer().into_iter().chain(admitted.other_checks()));
             view.add_notes(otherwise(&cluster, &request, &outcome));
             view.add_notes(oversized(&policy.shapes).iter().map(ToString::to_string));
             view.add_notes(absurd_money(&policy.budget));
-            view.add_notes(outdated(&objects.plan.node_pools, cluster.now));
+            let outdated = catalogue::outdated_of(&objects.plan.node_pools, cluster.now);
+            view.add_notes(outdated.collect::<BTreeSet<_>>());
             view.add_notes(node_class::notes(
                 &objects.node_classes,
                 &objects.plan.node_pools,
@@ -142,12 +142,11 @@ impl Args {
 
 /// The policy that counts for the Workload, with its own overrides.
 fn policy_of(admitted: &Admitted, objects: &Objects, settings: &Settings) -> Result<Policy, CliError> {
-    let has_own_checks = admitted.workload.front_end().has_own_checks();
-    let parameters = if has_own_checks { objects.parameters_of(&admitted.check)? } else { None };
-    let policy = settings.policy(&admitted.check, parameters.as_ref());
-    super::usable(&admitted.check, &policy)?;
-    let annotations = admitted.workload.metadata.annotations.clone().unwrap_or_default();
-    let (mut policy, ignored) = overrides::apply(policy, &settings.file.job_overrides, &annotations);
+    let Admitted { workload, check, .. } = admitted;
+    let parameters = if workload.front_end().has_own_checks() { objects.parameters_of(check)? } else { None };
+    // An override may hide what is wrong with the policy.
+    super::usable(check, &settings.policy(check, parameters.as_ref()))?;
+    let (mut policy, ignored) = settings.policy_of(workload.annotations(), check, parameters.as_ref());
     for Ignored { key, why } in ignored {
         render::remark(&format!("annotation {key} is ignored: {why}"));
     }
@@ -157,7 +156,7 @@ fn policy_of(admitted: &Admitted, objects: &Objects, settings: &Settings) -> Res
     Ok(policy)
 }
 
-/// What the same option would cost in another packing mode, if that differs. If a budget or a limit refuses the plan, the
+/// Notes on what the same option would cost in another packing mode, if that differs. If a budget or a limit refuses the plan, the
 /// packing that would stay within it.
 fn otherwise(cluster: &PlanSnapshot<'_>, request: &PlanRequest<'_>, outcome: &Outcome) -> Vec<String> {
     let with = |(packing, name): (PackingMode, &str)| {
@@ -181,12 +180,6 @@ fn otherwise(cluster: &PlanSnapshot<'_>, request: &PlanRequest<'_>, outcome: &Ou
     };
     let modes = [(PackingMode::PerPod, "PerPod"), (PackingMode::Fill, "Fill")];
     modes.into_iter().filter(|(mode, _)| *mode != request.policy.packing).filter_map(with).collect()
-}
-
-/// A note for each catalogue of these NodePools' providers that is old.
-fn outdated(pools: &[Arc<NodePool>], now: Timestamp) -> BTreeSet<String> {
-    let groups = pools.iter().map(|pool| pool.spec.template.spec.node_class_ref.group.as_str());
-    groups.filter_map(|group| catalogue::of(group)?.outdated(now)).collect()
 }
 
 /// A plan that cannot be carried out is a failure of the command, with the sentence that helps where it was not shown.

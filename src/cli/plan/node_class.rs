@@ -1,4 +1,4 @@
-//! What NodeClasses in the files say about the room on nodes: kubelet settings and disk size. Plans do not use them.
+//! Settings of NodeClasses in the files that affect the room on nodes: kubelet settings and disk size. Plans do not use them.
 //!
 //! Rule: the controller reads no NodeClass, so `setu plan` must not decide by one. It only adds notes to the plan.
 
@@ -75,7 +75,7 @@ impl NodeClass {
         }
     }
 
-    /// What a node of this slot must have but does not get from this NodeClass, for display.
+    /// Requirements of a node of this slot that this NodeClass does not meet, for display.
     fn lacks(&self, slot: &Slot) -> Vec<String> {
         let claim = &slot.template.spec;
         let (kind, name) = (&claim.node_class_ref.kind, &claim.node_class_ref.name);

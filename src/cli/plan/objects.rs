@@ -22,7 +22,7 @@ use crate::plan::limit_ranges::LimitRanges;
 use crate::plan::observed_shapes::ObservedShapes;
 use crate::plan::shape::Shape;
 use crate::plan::volumes::{Lookup, Storage};
-use crate::plan::{PlanObjects, PlanRequest, lifetime, slices, warm};
+use crate::plan::{PlanObjects, PlanRequest, slices, warm};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{LimitRange, PersistentVolumeClaim};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -53,7 +53,7 @@ pub struct Objects {
     pub checks: Vec<Arc<AdmissionCheck>>,
     pub parameters: Vec<Arc<RawParameters>>,
     pub limit_ranges: Vec<Arc<LimitRange>>,
-    /// What people should know of the files, such as objects that no plan depends on.
+    /// Remarks for the user about the files, such as on objects that no plan depends on.
     pub remarks: Vec<String>,
     /// PersistentVolumeClaims of the files. Those of a cluster are in `storage`.
     volume_claims: Vec<Arc<PersistentVolumeClaim>>,
@@ -178,6 +178,9 @@ impl Objects {
     pub fn parameters_of(&self, check: &str) -> Result<Option<ProvisioningParametersSpec>, CliError> {
         let found = self.checks.iter().find(|c| c.metadata.name.as_deref() == Some(check));
         let Some(reference) = found.and_then(|c| c.spec.parameters.as_ref()) else { return Ok(None) };
+        if let Some(fault) = reference.fault() {
+            return Err(CliError::Invalid(format!("check {check} cannot be used: {fault}")));
+        }
         let name = &reference.name;
         let refused = |why: String| {
             CliError::Invalid(format!("check {check} names ProvisioningParameters {name}, {why}"))
@@ -226,12 +229,7 @@ impl Objects {
     /// NodeClaims in flight, nodes held for others than this Workload, and recent creates. A controller also knows the creates of
     /// nodes that are gone.
     pub fn inflight(&self, workload: &Workload, now: Timestamp) -> InflightNodes {
-        let name = |w: &Workload| {
-            let metadata = &w.metadata;
-            let of = |part: &Option<String>| part.clone().unwrap_or_default();
-            format!("{}/{}", of(&metadata.namespace), of(&metadata.name))
-        };
-        let (own, queue) = (name(workload), workload.local_queue());
+        let (own, queue) = (workload.full_name(), workload.local_queue());
         let of_others = |claim: &&Arc<NodeClaim>| {
             claim.label(names::MANAGED_BY) == names::SETU && claim.annotation(names::WORKLOAD) != own
         };
@@ -239,7 +237,7 @@ impl Objects {
             let owner = owner_of(claim).map(|(_, _, uid)| uid);
             let is_meant = |w: &&Arc<Workload>| match owner {
                 Some(owner) => w.metadata.uid.as_deref() == Some(owner),
-                None => name(w) == claim.annotation(names::WORKLOAD),
+                None => w.full_name() == claim.annotation(names::WORKLOAD),
             };
             let made_for = self.workloads.iter().find(is_meant);
             made_for.map_or(claim.annotation(names::WARM_QUEUE) == queue, |w| w.local_queue() == queue)
@@ -267,15 +265,8 @@ impl Objects {
             return Vec::new();
         }
         let key = warm::key(&request.workload.local_queue(), request.check);
-        let job = lifetime::of_job(request.workload);
-        let can_run_pods = |claim: &NodeClaim| {
-            let named = |node: &&Arc<Node>| node.metadata.name.as_deref() == claim.node_name();
-            self.nodes.iter().find(named).is_some_and(|node| node.takes_pods())
-        };
-        let kept = self.node_claims.iter().filter(|claim| claim.label(names::WARM) == key);
-        kept.filter(|claim| warm::is_free(claim, job, now) && can_run_pods(claim))
-            .map(|c| (**c).clone())
-            .collect()
+        let kept = self.node_claims.iter().map(|claim| &**claim).filter(|c| c.label(names::WARM) == key);
+        warm::free_for(request.workload, kept, |name| self.node(name), now)
     }
 
     /// Earlier slices of the same elastic Job that were admitted and whose pods have nodes, Setu's or others.
@@ -295,16 +286,18 @@ impl Objects {
     }
 
     /// Value of the shared label on the nodes of those slices.
-    pub fn settled(&self, request: &PlanRequest<'_>) -> Option<String> {
-        let key = &request.policy.colocation.as_ref()?.topology_key;
-        request.workload.replaces()?;
-        let own = request.workload.metadata.uid.as_deref().unwrap_or_default();
-        let claims = self.node_claims.iter();
-        let of_line = claims
-            .filter(|c| c.label(names::GANG) == request.gang_label && c.label(names::WORKLOAD_UID) != own);
-        let node = |name| self.nodes.iter().find(|node| node.metadata.name.as_deref() == Some(name));
-        let nodes = of_line.filter_map(|claim| node(claim.node_name()?));
-        nodes.filter_map(|node| node.metadata.labels.as_ref()?.get(key).cloned()).min()
+    pub fn shared_domain(&self, request: &PlanRequest<'_>) -> Option<String> {
+        slices::shared_domain(request, |own| {
+            let claims = self.node_claims.iter();
+            let of_job = claims.filter(|c| {
+                c.label(names::GANG) == request.gang_label && c.label(names::WORKLOAD_UID) != own
+            });
+            of_job.filter_map(|claim| self.node(claim.node_name()?)).collect()
+        })
+    }
+
+    fn node(&self, name: &str) -> Option<Arc<Node>> {
+        self.nodes.iter().find(|node| node.metadata.name.as_deref() == Some(name)).cloned()
     }
 
     /// Shapes of the existing nodes and claims, known since their creation.
@@ -403,6 +396,22 @@ mod tests {
         });
         objects.take(flavor, Path::new("flavor.yaml")).unwrap();
         assert_eq!(objects.plan.flavors.len(), 1);
+    }
+
+    #[test]
+    fn parameters_of_another_kind_are_refused_as_in_the_controller() {
+        let mut objects = Objects::default();
+        for object in [
+            json!({
+                "kind": "AdmissionCheck", "metadata": {"name": "c"},
+                "spec": {"parameters": {"apiGroup": "example.com", "kind": "Other", "name": "same"}},
+            }),
+            json!({"kind": names::PARAMETERS_KIND, "metadata": {"name": "same"}, "spec": {}}),
+        ] {
+            objects.take(object, Path::new("check.yaml")).unwrap();
+        }
+        let Err(CliError::Invalid(why)) = objects.parameters_of("c") else { panic!("they were read") };
+        assert!(why.contains("check c") && why.contains("spec.parameters names example.com/Other"), "{why}");
     }
 
     #[test]
@@ -591,6 +600,6 @@ mod tests {
             policy: &policy,
             selection: crate::plan::OptionSelection::From(0),
         };
-        assert_eq!(objects.settled(&request).as_deref(), Some("b"));
+        assert_eq!(objects.shared_domain(&request).as_deref(), Some("b"));
     }
 }

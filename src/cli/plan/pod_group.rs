@@ -17,7 +17,7 @@ use std::fmt::Debug;
 
 /// Pods that share a pod set.
 struct Role<'v> {
-    /// What tells it from others.
+    /// The key that tells it from other roles.
     shape: (String, PodSpec),
     /// The first of them.
     pod: &'v Value,
@@ -59,7 +59,7 @@ fn label_text<'v>(object: &'v Value, key: &str) -> &'v str {
     label(object, key).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// What all pods of a group must have alike.
+/// The value that all pods of a group must have alike, or an error that names two pods in which it differs.
 fn agreed<'v, T: PartialEq + Debug>(
     first: &'v Value,
     others: &'v [Value],

@@ -189,7 +189,7 @@ fn in_words<'o>(outcome: &'o Outcome, message: impl Fn(&'o Obstacle) -> &'o str)
     }
 }
 
-/// What a plan says of itself, and where its prices come from.
+/// The notes of a plan, with the sources of its prices.
 fn notes(plan: &Plan) -> Vec<String> {
     let facts = plan.facts.iter().chain(&plan.notes).cloned();
     let mut notes: Vec<String> = facts.chain(plan.cost.note()).collect();
@@ -227,7 +227,7 @@ fn section(head: &[&str], rows: Vec<Vec<String>>) -> String {
 
 impl Group {
     fn of((slot, nodes): &(&Slot, u32), prices: Prices<'_>) -> Self {
-        let mut requests = slot.template.spec.resources.requests.clone();
+        let mut requests = slot.template.needs().into_owned();
         requests.extend(devices::amounts(&slot.template.devices()));
         let shape = slot.shape.as_ref();
         let spread = prices.spread(&slot.template);

@@ -53,7 +53,7 @@ fn pod_set(app: &Value, role: &str) -> Result<Value, String> {
     Ok(json!({"name": role, "count": count, "template": {"metadata": metadata, "spec": spec}}))
 }
 
-/// What the container of a role requests and may use.
+/// Requests and limits of the container of a role.
 fn resources(app: &Value, fields: &Value, role: &str, whose: &str) -> Result<Value, String> {
     let has_default = !configured(app, &format!("spark.{role}.memory"));
     let memory = amount(fields, "memory", whose)?.or_else(|| has_default.then(|| MEMORY.to_owned()));

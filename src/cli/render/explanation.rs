@@ -1,7 +1,6 @@
 //! `setu explain`: what a gang waits for, what happens next and when, and its last failure.
 
 use super::table::painted_state;
-use super::waterfall::this_admission;
 use super::{BOLD, DIM, clean, moment, paint, span};
 use crate::cli::gang_objects::GangView;
 use crate::cli::report::GangReport;
@@ -176,7 +175,7 @@ fn is_running(report: &GangReport, gang: &Explanation) -> bool {
 /// Why earlier attempts of this admission gave a running gang no nodes.
 fn failed_attempts(text: &mut String, report: &GangReport, gang: &Explanation) {
     let is_failure = |step: &&Transition| matches!(step.reason, Reason::Failed(_));
-    let steps = this_admission(&report.history).iter().filter(is_failure);
+    let steps = report.this_admission().iter().filter(is_failure);
     let failed: Vec<&Transition> = steps.filter(|step| step.fails_attempt()).collect();
     if failed.is_empty() || !is_running(report, gang) {
         return;

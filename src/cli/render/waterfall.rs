@@ -21,7 +21,7 @@ const TIME: usize = 8;
 /// Minimum and maximum width of a bar.
 const BAR: std::ops::RangeInclusive<usize> = 20..=120;
 
-/// What to draw.
+/// Settings of the drawing.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout<'a> {
     /// Total width.
@@ -55,7 +55,7 @@ impl Row {
 /// The waterfall of one gang.
 pub fn waterfall(report: &GangReport, now: Timestamp, layout: Layout<'_>) -> String {
     let mut text = head(report, now, layout.trace_url);
-    let steps = if layout.everything { &report.history[..] } else { this_admission(&report.history) };
+    let steps = if layout.everything { &report.history[..] } else { report.this_admission() };
     let mut rows = states(report, steps, now);
     rows.extend(report.gang.iter().flat_map(|g| &g.nodes).filter_map(|slot| node(slot, now)));
     let first = rows.iter().filter_map(|r| r.marks.first()).min().copied();
@@ -119,21 +119,13 @@ fn head(report: &GangReport, now: Timestamp, trace_url: Option<&str>) -> String 
     text
 }
 
-/// The transitions since this admission began.
-pub(super) fn this_admission(history: &[Transition]) -> &[Transition] {
-    // The last step out of a state that holds no nodes.
-    let start =
-        history.iter().rposition(|step| step.from.is_over() && !step.to.is_over()).unwrap_or_default();
-    history.get(start..).unwrap_or_default()
-}
-
 /// One row for each period in a state.
 fn states(report: &GangReport, steps: &[Transition], now: Timestamp) -> Vec<Row> {
     let mut rows = Vec::new();
     let mut left: Option<(StateName, Timestamp, String)> = None;
     if let Some(first) = steps.first() {
-        // The time before the first transition is known only from the reservation, in whole seconds.
-        let reserved = report.reserved.filter(|at| *at <= first.at && !first.from.is_over());
+        // The time before the admission's first transition is known only from the reservation, in whole seconds.
+        let reserved = report.reserved.filter(|at| *at <= first.at && first.seq > report.trace.seq);
         left = reserved.map(|at| (first.from, at, String::new()));
     }
     for step in steps {
@@ -238,5 +230,89 @@ impl Scale {
             *cell = '▶';
         }
         paint(row.style, &cells.into_iter().collect::<String>())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::Workload;
+    use crate::cli::cluster::ClusterObjects;
+    use crate::cli::render::explanation::explain;
+    use crate::cli::report;
+    use crate::gang::{
+        AdmissionId, AdmissionPhase, Event, Failure, FailureClass, Journal, OptionPosition, Rules, decide,
+    };
+    use crate::names;
+    use crate::plan::pod_set_labels::PodSetLabels;
+    use crate::policy::Policy;
+    use serde_json::json;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(1_800_000_000 + second).unwrap()
+    }
+
+    /// The journal of an approved gang. Its first attempt failed, and another admission replaced the first one while it waited for
+    /// the next attempt.
+    fn admitted_again() -> Journal {
+        let planned = Event::Planned {
+            slots: 1,
+            plan: "p".into(),
+            pinning: crate::api::parameters::Pinning::Selector,
+            pod_sets: PodSetLabels::default(),
+            option: OptionPosition::default(),
+        };
+        let again =
+            Event::Reserved { admission: AdmissionId("2-0-a".into()), phase: AdmissionPhase::Reserved };
+        let events = [
+            planned.clone(),
+            Event::ClaimsExist,
+            Event::Failed(Failure::new(FailureClass::InsufficientCapacity, "none")),
+            Event::ClaimsGone,
+            again,
+            planned,
+            Event::ClaimsExist,
+            Event::NodesReady,
+        ];
+        let mut journal = Journal::new("u", AdmissionId("1-0-a".into()), at(0), None);
+        for (event, second) in events.iter().zip((10..).step_by(10)) {
+            journal = decide(&journal, event, &Rules::new(&Policy::default(), at(second), 0.0)).journal;
+        }
+        assert!(journal.state.is_approved() && journal.history.iter().all(|step| !step.to.is_over()));
+        journal
+    }
+
+    #[test]
+    fn an_admission_that_replaced_another_is_shown_without_the_attempts_of_the_other() {
+        let condition = |kind: &str| json!({"type": kind, "status": "True", "reason": "r", "message": "", "lastTransitionTime": at(50).to_string()});
+        let workload: Workload = serde_json::from_value(json!({
+            "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload",
+            "metadata": {
+                "namespace": "ns", "name": "w", "uid": "u",
+                "annotations": {(names::journal_key("c")): admitted_again().encode()},
+            },
+            "spec": {},
+            "status": {
+                "admission": {"clusterQueue": "q", "podSetAssignments": []},
+                "admissionChecks": [{"name": "c", "state": "Ready"}],
+                "conditions": [condition("QuotaReserved"), condition("Admitted")],
+            },
+        }))
+        .unwrap();
+        let objects = ClusterObjects { now: at(100), ..ClusterObjects::default() };
+        let report = report::report(&objects, &workload, "c");
+        let drawn = |everything: bool| {
+            let layout = Layout { width: 140, everything, trace_url: None };
+            let text = waterfall(&report, at(100), layout);
+            let text = anstream::adapter::strip_str(&text).to_string();
+            let states = text.lines().filter(|line| line.contains('█') || line.contains('▶'));
+            states.filter_map(|line| line.split(' ').next().map(str::to_owned)).collect::<Vec<_>>()
+        };
+        let states = ["Validating", "Provisioning", "WaitingReady", "Approved"];
+        assert_eq!(drawn(false), states);
+        assert_eq!(drawn(true)[..4], ["Provisioning", "WaitingReady", "RollingBack", "BackingOff"]);
+        assert_eq!(drawn(true)[4..], states);
+        let text = explain(&report, at(100));
+        assert!(text.contains("It runs") && !text.contains("Attempts that failed before"), "{text}");
     }
 }

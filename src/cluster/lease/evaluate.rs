@@ -17,7 +17,7 @@ pub struct ObservedRecord {
     pub since: Instant,
 }
 
-/// What a candidate should do.
+/// The state of a Lease, and what a candidate should do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaseState {
     /// It is ours: renew it at this time.

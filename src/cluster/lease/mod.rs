@@ -44,7 +44,7 @@ impl Default for Timing {
 }
 
 impl Timing {
-    /// What is wrong with these times, worded for the administrator.
+    /// The fault in these times, worded for the administrator; `None` if there is none.
     pub fn fault(&self) -> Option<String> {
         let Self { lease, renew_deadline, retry } = self;
         if lease.subsec_nanos() != 0 || lease.is_zero() || lease.as_secs() > i32::MAX.unsigned_abs().into() {

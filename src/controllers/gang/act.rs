@@ -4,14 +4,16 @@ use super::scope::GangScope;
 use super::{Gang, warm};
 use crate::api::parameters::Release;
 use crate::api::{NodeClaim, Workload};
+use crate::effects::warm::keep_all;
 use crate::effects::{claims, handover, journal as journal_write};
 use crate::error::{Class, Error};
 use crate::gang::release::custody::Dispositions;
 use crate::gang::release::undeletable::{are_given_up, mark_as_deleting};
 use crate::gang::snapshot::observed::Observed;
+use crate::gang::step::commit::Permitted;
 use crate::gang::step::new_claims::{NewClaims, fills_slot_of};
-use crate::gang::step::reconcile::Permitted;
 use crate::gang::{Commit, Effect, Freshness, Reservation, report::notice};
+use crate::plan::warm::KeptFor;
 use crate::planted::planted;
 use kube::ResourceExt;
 use std::collections::BTreeMap;
@@ -134,7 +136,9 @@ impl Gang<'_> {
         let going: Vec<String> = names.iter().filter(|name| !stays.contains(name)).cloned().collect();
         let deleted = delete(&self.scope, &mut self.observed, &going, gone).await;
         let back = handover::hand_back_all(self.scope.client, hand_back).await;
-        let kept = warm::keep(&self.scope, &self.effective.policy, workload, keep_warm).await;
+        let keeping =
+            KeptFor::of(workload, &self.scope.identity.check, &self.effective.policy, self.scope.now());
+        let kept = keep_all(self.scope.client, keep_warm, &keeping).await;
         let forbidden = [back.forbidden, kept.forbidden].concat();
         self.delete_forbidden(workload, &forbidden).await?;
         if let Some(error) = back.failed.or(kept.failed) {
@@ -156,7 +160,7 @@ impl Gang<'_> {
         Ok(())
     }
 
-    /// What the claims that the gang creates now have in common.
+    /// The data shared by all claims that the gang creates now.
     fn new_claims(&self) -> NewClaims<'_> {
         NewClaims {
             identity: &self.scope.identity,

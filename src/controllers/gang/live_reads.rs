@@ -1,10 +1,9 @@
-//! What a gang's plan is made from, besides the stores: read past the caches, once for each reconcile.
+//! Inputs of a gang's plan that are not in the stores: read past the caches, once for each reconcile.
 
 use super::Gang;
 use super::scope::GangScope;
 use crate::api::parameters::Release;
 use crate::api::{NodeClaim, Workload};
-use crate::controllers::Context;
 use crate::controllers::plan_objects::GangPlanObjects;
 use crate::controllers::{admission_check, plans, storage};
 use crate::effects::{claims, warm};
@@ -12,22 +11,22 @@ use crate::error::Error;
 use crate::gang::identity::gang_of;
 use crate::gang::ledger::refused::Causes;
 use crate::gang::{Freshness, State};
-use crate::plan::lifetime;
 use crate::plan::pool_claims::PoolClaims;
 use crate::plan::pools::needs_all_claims;
+use crate::plan::reservations::held;
 use crate::plan::volumes::Storage;
-use crate::plan::warm::{is_free, key};
+use crate::plan::warm::{free_for, key};
 use crate::policy::Policy;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 use std::sync::Arc;
 
-/// What was read for a plan.
+/// Live reads for a plan.
 #[derive(Default)]
 pub(super) struct OwnedLiveReads {
     /// The claims of the NodePools whose claims must all be known.
     pub pool_claims: Option<Arc<PoolClaims>>,
-    /// What the volumes of its pods depend on.
+    /// The objects that the volumes of its pods depend on.
     pub storage: Option<Storage>,
     /// The objects that plans are made from, read past the caches.
     pub plan_objects: Option<GangPlanObjects>,
@@ -43,7 +42,8 @@ impl OwnedLiveReads {
         if self.plan_objects.is_some() { Freshness::Quorum } else { Freshness::Cached }
     }
 
-    /// Reads the claims that a plan depends on: those of NodePools, and those that the gang may take over.
+    /// Reads the claims that a plan depends on: those of NodePools, and those that the gang may take over. Which capacity reservation a
+    /// node gets depends on them even after its plan was accepted.
     pub(super) async fn read_claims(
         &mut self,
         scope: &GangScope<'_>,
@@ -53,7 +53,9 @@ impl OwnedLiveReads {
     ) -> Result<(), Error> {
         let context = scope.context;
         let is_accepted = context.gang_state.ledger().accepted(&scope.id).is_some();
-        if !state.chooses_nodes() || is_accepted || self.pool_claims.is_some() {
+        let chooses = state.chooses_nodes() && !is_accepted;
+        let holds = state.needs_plan() && held::is_needed(policy);
+        if !(chooses || holds) || self.pool_claims.is_some() {
             return Ok(());
         }
         let node_pools = context.stores.plan.node_pools.state();
@@ -84,9 +86,8 @@ impl OwnedLiveReads {
             let key = key(&workload.local_queue(), &scope.identity.check);
             let read = async { Ok(warm::kept(scope.client, &key).await?.into()) };
             let kept = scope.context.kept.read(key.clone(), read).await?;
-            let (job, now) = (lifetime::of_job(workload), scope.now());
-            let is_free = |claim: &&NodeClaim| is_free(claim, job, now) && can_run_pods(scope.context, claim);
-            self.warm = Some(kept.iter().filter(is_free).cloned().collect());
+            let node = |name: &str| scope.context.stores.nodes.get(&ObjectRef::new(name));
+            self.warm = Some(free_for(workload, kept.iter(), node, scope.now()));
         }
         Ok(())
     }
@@ -125,10 +126,4 @@ impl Gang<'_> {
         (self.live_reads.causes, self.live_reads.plan_objects) = (Some(causes), Some(plan_objects));
         Ok(())
     }
-}
-
-/// Whether the Node of a kept claim is ready and takes pods.
-fn can_run_pods(context: &Context, claim: &NodeClaim) -> bool {
-    let node = claim.node_name().and_then(|name| context.stores.nodes.get(&ObjectRef::new(name)));
-    node.is_some_and(|node| node.takes_pods())
 }

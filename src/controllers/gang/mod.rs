@@ -6,9 +6,8 @@
 //! quota is reserved. Decisions that rest on absence need a quorum read.
 
 mod act;
-mod effective_policy;
-mod journal_load;
 mod live_reads;
+mod open;
 mod planning;
 mod pod_check;
 mod quorum_read;
@@ -20,7 +19,6 @@ mod snapshot;
 mod transitions;
 mod warm;
 
-use super::context::Context;
 use super::plans;
 use crate::api::Workload;
 use crate::effects::journal::{self as journal_write, Entry};
@@ -36,6 +34,7 @@ use crate::gang::{Commit, EffectivePolicy, Journal, Refusal, Step, report::messa
 use crate::plan::{Outcome, Plan, PlanChange};
 use crate::telemetry::traces::own;
 use live_reads::OwnedLiveReads;
+use open::judge;
 pub use reconciled::{LeftAlone, Reconciled};
 use scope::GangScope;
 use std::collections::BTreeMap;
@@ -46,17 +45,17 @@ pub struct Gang<'a> {
     scope: GangScope<'a>,
     /// Its journal. Only a step changes its state.
     stored: StoredJournal,
-    /// What was read about it.
+    /// The data read about it.
     observed: Observed,
     /// The policy that it is judged by.
     effective: EffectivePolicy,
-    /// What its plan is made from, besides the stores.
+    /// Inputs of its plan, besides the stores.
     live_reads: OwnedLiveReads,
-    /// What the last step was based on.
+    /// The basis of the last step.
     planned: Planned,
 }
 
-/// What a step is based on, besides what was observed.
+/// The basis of a step, besides what was observed.
 #[derive(Default)]
 struct Planned {
     /// The plan, if the state needs one.
@@ -75,34 +74,7 @@ impl Planned {
     }
 }
 
-impl<'a> Gang<'a> {
-    /// Opens a gang as the caches show it; `None` if there is nothing to do.
-    ///
-    /// # Errors
-    /// A newer release wrote its journal and decides about its nodes.
-    pub fn open(
-        context: &'a Context,
-        workload: &Workload,
-        check: &str,
-        our_checks: &'a [String],
-    ) -> Result<Option<Self>, LeftAlone> {
-        let scope = GangScope::of(context, workload, check, our_checks);
-        let claims = snapshot::claims_of(&scope);
-        let Some(stored) = journal_load::load(&scope, workload, &claims)? else { return Ok(None) };
-        context.gang_state.registry.begin(&scope.id, || scope.is_there(workload));
-        let nodes = snapshot::nodes_of(context, &claims);
-        let effective = effective_policy::judge(&scope, &stored.loaded.journal, &claims, workload);
-        let observed = Observed {
-            pods_listed: context.gang_state.registry.pods_listed(&scope.id),
-            ..Observed::cached(claims, nodes)
-        };
-        let (live_reads, planned) = (OwnedLiveReads::default(), Planned::default());
-        let mut gang = Self { scope, stored, observed, effective, live_reads, planned };
-        let tolerated = gang.tolerated(workload);
-        gang.observed.ignore_taints(&tolerated);
-        Ok(Some(gang))
-    }
-
+impl Gang<'_> {
     /// Drives the gang as far as it can go, and returns what to report to Kueue.
     pub async fn reconcile(mut self, workload: &mut Workload) -> Result<Reconciled, Error> {
         own::link(&self.scope.id, &self.journal().trace_context());
@@ -140,13 +112,9 @@ impl<'a> Gang<'a> {
         &self.stored.loaded.journal
     }
 
-    fn judge(&self, workload: &Workload) -> EffectivePolicy {
-        effective_policy::judge(&self.scope, self.journal(), &self.observed.claims, workload)
-    }
-
     /// Plans, takes one step and updates the ledger, all under the ledger's lock.
     fn step(&mut self, workload: &Workload, refused_by: Option<Causes>) -> Step {
-        self.effective = self.judge(workload);
+        self.effective = judge(&self.scope, self.journal(), &self.observed.claims, workload);
         let mut ledger = tracing::info_span!(target: own::TARGET, "wait for the ledger")
             .in_scope(|| self.scope.context.gang_state.ledger());
         // The end of the wait is in the journal by now. If it were forgotten before, a failed write would start the wait anew.
@@ -215,8 +183,8 @@ impl<'a> Gang<'a> {
         match LedgerChange::of(&self.journal().state, self.planned.plan()) {
             LedgerChange::Enter(plan) => {
                 if !ledger.is_entered(id) {
-                    let settled = plans::settled(self.scope.context, &self.request(workload));
-                    ledger.enter(id, &workload.local_queue(), settled, plan, self.scope.now());
+                    let domain = plans::shared_domain(self.scope.context, &self.request(workload));
+                    ledger.enter(id, &workload.local_queue(), domain, plan, self.scope.now());
                 }
                 ledger.note_reentered(id)
             }
@@ -226,7 +194,7 @@ impl<'a> Gang<'a> {
         }
     }
 
-    /// What to write, with this text of the journal and this line for users.
+    /// The entry to write, with this text of the journal and this line for users.
     fn entry_of<'e>(&'e self, journal: &'e str, headline: &'e str) -> Entry<'e> {
         let precondition = self.journal().precondition(self.stored.seq());
         Entry { check: &self.scope.identity.check, old: self.stored.text(), journal, headline, precondition }

@@ -24,7 +24,7 @@ impl Gang<'_> {
         }
     }
 
-    /// What the next step is based on: the plan, if the state needs one, and the refusal that stands.
+    /// The basis of the next step: the plan, if the state needs one, and the refusal that stands.
     pub(super) fn plan(
         &self,
         workload: &Workload,
@@ -107,7 +107,7 @@ impl Gang<'_> {
         self.observed.staying(self.journal().memory.attempt)
     }
 
-    /// What this failure shows to be out of capacity.
+    /// Offerings that this failure shows to be out of capacity.
     pub(super) fn exhausted(&self, failure: &Failure, losses: &BTreeMap<u32, Loss>) -> BTreeSet<Offering> {
         let (store, records) = (&self.scope.context.claim_records, self.records());
         self.planning().exhausted(failure, losses, |slot, keys| {

@@ -13,7 +13,7 @@ pub struct Reconciled {
     pub entry: Option<CheckState>,
     /// Whether that entry only reports progress.
     pub progress: bool,
-    /// What is said of its nodes, and why its last attempt failed, in a ProvisioningRequest.
+    /// Details of its nodes, and why its last attempt failed, for a ProvisioningRequest.
     pub in_request: InRequest,
     /// Whether Kueue may queue the Workload, judged by this gang alone.
     pub queueing: Queueing,
@@ -27,7 +27,23 @@ pub struct Reconciled {
     pub wake: Option<Timestamp>,
 }
 
-/// What a ProvisioningRequest says of its gang besides the state of the check.
+impl Reconciled {
+    /// The result for a gang whose journal is refused: this entry is written, and its Workload's reconcile fails.
+    pub fn refused(entry: CheckState) -> Self {
+        Self {
+            entry: Some(entry),
+            progress: false,
+            in_request: InRequest::default(),
+            queueing: Queueing::Allowed,
+            has_nodes: false,
+            holds: true,
+            net: Duration::ZERO,
+            wake: None,
+        }
+    }
+}
+
+/// The report about a gang in its ProvisioningRequest, besides the state of the check.
 #[derive(Debug, Default)]
 pub struct InRequest {
     /// Its nodes.

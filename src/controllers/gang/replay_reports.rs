@@ -8,7 +8,7 @@ use super::transitions::Transitions;
 use crate::api::Workload;
 use crate::controllers::gang_entry::Unanswered;
 use crate::gang::statechart::transition::Transition;
-use crate::gang::trace::{Claims, spans};
+use crate::gang::trace::{KnownClaims, spans};
 use crate::gang::{Journal, StateName, report::message, report::notice};
 use jiff::{SignedDuration, Timestamp};
 
@@ -76,8 +76,11 @@ impl Gang<'_> {
         let sent = history.iter().filter(|s| s.at < recent).map(|s| s.seq).max().unwrap_or_default();
         // Claims of a failed attempt may be half gone by now. Those of a successful one still exist.
         let approved = history.last().is_some_and(Transition::approves);
-        let claims =
-            if approved { Claims::Then(&self.observed.claims) } else { Claims::Left(&self.observed.claims) };
+        let claims = if approved {
+            KnownClaims::Then(&self.observed.claims)
+        } else {
+            KnownClaims::Left(&self.observed.claims)
+        };
         telemetry.traces.send(spans(self.journal(), claims, &self.scope.subject(workload), sent));
     }
 

@@ -120,7 +120,7 @@ impl Gang<'_> {
         Some((desired.entry(old, snapshot.now)?, desired.is_progress(old)))
     }
 
-    /// What Kueue is to add to the pods, if they get nodes of the gang.
+    /// Additions to the pods for Kueue to make, if they get nodes of the gang; otherwise empty.
     fn updates(&self, workload: &Workload) -> Result<Vec<PodSetUpdate>, Obstacle> {
         if !self.journal().state.holds_nodes() {
             return Ok(Vec::new());
@@ -136,11 +136,7 @@ impl Gang<'_> {
             return InRequest::default();
         }
         let memory = &self.journal().memory;
-        let mut node_pools: Vec<String> =
-            self.staying().map(|claim| claim.label(names::NODEPOOL).to_owned()).collect();
-        node_pools.sort();
-        node_pools.dedup();
-        let details = Details { gangs: vec![self.scope.label.clone()], node_pools, nodes: memory.slots };
+        let details = Details::of_gang(&self.scope.label, memory.slots, self.staying());
         InRequest { details, failure: memory.last_failure.clone() }
     }
 

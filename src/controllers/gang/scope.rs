@@ -23,7 +23,7 @@ pub(super) struct GangScope<'a> {
     pub id: String,
     /// Value of the gang's label on its nodes.
     pub label: String,
-    /// What the gang comes from.
+    /// The gang's front-end.
     pub front_end: FrontEnd,
     /// The Workload that owns the ProvisioningRequest, where the gang is that of one.
     pub owner: Option<String>,

@@ -27,17 +27,9 @@ impl Gang<'_> {
         parts.with_misplaced(self.misplaced(workload))
     }
 
-    /// What sends the pods away from the gang's nodes before it is admitted, if anything does.
+    /// Why the pods would not get to the gang's nodes; `None` if nothing sends them away, or if the gang is admitted already.
     fn misplaced(&self, workload: &Workload) -> Option<String> {
-        let state = &self.journal().state;
-        if workload.is_admitted() || !(state.is_approved() || *state == State::WaitingReady) {
-            return None;
-        }
-        let staying = self.observed.staying(self.journal().memory.attempt);
-        let nodes: Vec<(&NodeClaim, &Node)> = staying
-            .filter(|claim| claim.is_initialized())
-            .filter_map(|claim| Some((claim, &**self.observed.nodes.get(claim.node_name()?)?)))
-            .collect();
+        let nodes = self.observed.nodes_before_admission(self.journal(), workload);
         if nodes.is_empty() {
             return None;
         }

@@ -5,7 +5,7 @@ use crate::api::{NodeClaim, Workload};
 use crate::controllers::gang_entry::GangEntry;
 use crate::gang::report::notice::Notice;
 use crate::gang::statechart::transition::Transition;
-use crate::gang::trace::{Claims, CutOff, cut_off, spans};
+use crate::gang::trace::{CutOff, KnownClaims, cut_off, spans};
 use crate::gang::{Ending, Journal, StateName, report::notice};
 use crate::names;
 use crate::plan::Outcome;
@@ -92,9 +92,9 @@ impl Gang<'_> {
         let subject = self.scope.subject(workload);
         if before.trace_context() != after.trace_context() {
             let end = CutOff { at: after.trace.since, why: Ending::Superseded, by: &telemetry.instance };
-            telemetry.traces.send(cut_off(before, end, Claims::Then(claims), &subject));
+            telemetry.traces.send(cut_off(before, end, KnownClaims::Then(claims), &subject));
         }
-        telemetry.traces.send(spans(after, Claims::Then(claims), &subject, before.seq));
+        telemetry.traces.send(spans(after, KnownClaims::Then(claims), &subject, before.seq));
     }
 
     /// Records the gang's state unless its Workload is gone. Returns whether the Workload exists.

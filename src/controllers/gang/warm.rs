@@ -1,15 +1,13 @@
 //! Passes nodes that are kept warm from one gang of a LocalQueue to the next.
 
 use super::scope::GangScope;
-use crate::api::{NodeClaim, Workload};
-use crate::effects::handover::HandoverOutcome;
-use crate::effects::warm::{self as effects, KeptFor};
+use crate::api::NodeClaim;
+use crate::effects::warm as effects;
 use crate::error::Error;
 use crate::gang::Journal;
 use crate::gang::snapshot::observed::Observed;
 use crate::names;
 use crate::plan::warm::matches;
-use crate::policy::Policy;
 use crate::telemetry::metrics::{self, WarmResult};
 use futures::{StreamExt, stream};
 use kube::ResourceExt;
@@ -91,15 +89,4 @@ fn is_marked(scope: &GangScope<'_>, claim: &NodeClaim) -> bool {
     let node = claim.node_name().and_then(|name| scope.context.stores.nodes.get(&ObjectRef::new(name)));
     let label = node.as_ref().and_then(|n| n.metadata.labels.as_ref()?.get(names::WORKLOAD_UID));
     label.is_some_and(|uid| uid == claim.label(names::WORKLOAD_UID))
-}
-
-/// Keeps these nodes for the next gang of the same LocalQueue.
-pub(super) async fn keep(
-    scope: &GangScope<'_>,
-    policy: &Policy,
-    workload: &Workload,
-    claims: Vec<NodeClaim>,
-) -> HandoverOutcome {
-    let keeping = KeptFor::of(workload, &scope.identity.check, policy, scope.now());
-    effects::keep_all(scope.client, claims, &keeping).await
 }

@@ -83,7 +83,7 @@ pub enum Scene {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Drama {
-    /// What it shows, for dramas that are stored.
+    /// A sentence about the drama, for dramas that are stored.
     #[serde(default)]
     pub title: String,
     /// The seed of all random choices.

@@ -44,7 +44,7 @@ pub struct GangsRecord {
 /// A place that a gang may enter twice only if another client made a change: state, admission, attempt, generation.
 type Visit = (StateName, AdmissionId, u32, u32);
 
-/// What a Ready is given for: UID of the Workload, check, admission, attempt.
+/// The subject of a Ready: UID of the Workload, check, admission, attempt.
 type Promise = (String, String, AdmissionId, u32);
 
 impl GangsRecord {

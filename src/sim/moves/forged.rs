@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// Key of a newer version's journal that holds the journal it replaced.
 const BEFORE: &str = "before";
 
-/// What a forger can read.
+/// Workloads whose journals a forger can read.
 pub struct KnownJournals<'k> {
     /// Past states of Workloads.
     pub seen: &'k [Arc<Value>],

@@ -1,4 +1,4 @@
-//! What a scenario expects, as its file states it.
+//! The expectations of a scenario, as its file states them.
 //!
 //! Rule: what would be true of anything is an error, so that no step checks nothing.
 

@@ -1,4 +1,4 @@
-//! What an expectation of a scenario lacks, in words.
+//! The unmet parts of an expectation of a scenario, in words.
 
 use super::conditions::Expect;
 use super::{ScenarioWorld, Theatre};
@@ -89,7 +89,7 @@ async fn lacks_of_job<T: Theatre>(
     Ok(lacks.into_iter().next())
 }
 
-/// What the API server shows of a gang.
+/// A gang as the API server shows it.
 struct ObservedGang<'o> {
     job: &'o str,
     workload: Workload,
@@ -131,7 +131,7 @@ impl ObservedGang<'_> {
         other.collect()
     }
 
-    /// What the check's message and the journal's history do not say as expected.
+    /// The parts of the check's message and of the journal's history that are other than expected.
     fn other_text<T: Theatre>(&self, expect: &Expect, world: &ScenarioWorld<T>) -> Vec<String> {
         let job = self.job;
         let mut other = Vec::new();
@@ -152,7 +152,7 @@ impl ObservedGang<'_> {
         other
     }
 
-    /// What is other than expected of the NodeClaims.
+    /// The facts about the NodeClaims that are other than expected.
     fn other_claims(&self, expect: &Expect) -> Vec<String> {
         let Self { job, claims, .. } = self;
         let mut other = Vec::new();

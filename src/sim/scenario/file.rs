@@ -272,7 +272,7 @@ pub struct CheckAnswer {
     pub check: String,
     /// Its verdict: `Ready`, `Retry`, `Rejected` or `Pending`.
     pub verdict: String,
-    /// What it adds to the pods of each pod set.
+    /// Additions that it makes to the pods of each pod set.
     #[serde(default)]
     pub pod_set_updates: Vec<Value>,
 }

@@ -6,29 +6,17 @@ mod acts;
 pub mod play;
 pub mod speed;
 
-use crate::gang::{Journal, StateName};
+use crate::api::NodeClaim;
+use crate::gang::snapshot::observed::shared_capacity_type;
+use crate::gang::{Journal, State, StateName};
 use crate::names;
 use jiff::{SignedDuration, Timestamp};
+use serde::Deserialize;
 use serde_json::Value;
 use setu_sim::api::{Change, Observer};
-use setu_sim::values::{annotation, is, is_going, label, list, name, namespace, since, text, uid};
+use setu_sim::values::{annotation, is, label, list, name, namespace, since, text, uid};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-/// The phase of one node of a gang.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NodePhase {
-    /// Requested.
-    Asked,
-    /// Its instance is running.
-    Launched,
-    /// Its Node exists.
-    Registered,
-    /// Pods can run on it.
-    Ready,
-    /// It is being deleted.
-    Going,
-}
 
 /// One gang.
 #[derive(Clone, Debug, Default)]
@@ -45,12 +33,10 @@ pub struct ShownGang {
     pub tier: String,
     /// The distinct tiers of its attempts, in order of first use.
     pub tiers: Vec<String>,
-    /// Its attempt.
-    pub attempt: u32,
     /// Number of nodes it needs.
     pub slots: u32,
-    /// Its nodes, by claim name.
-    pub nodes: BTreeMap<String, NodePhase>,
+    /// Its NodeClaims, by name.
+    pub claims: BTreeMap<String, Arc<NodeClaim>>,
     /// Every past state with its duration, newest last.
     pub path: Vec<(StateName, SignedDuration)>,
     /// Number of nodes created for it.
@@ -162,25 +148,16 @@ impl ShownCluster {
         let Some(gang) = self.gangs.get_mut(label(claim, names::WORKLOAD_UID)) else { return };
         gang.created += u32::from(new);
         gang.writes += u64::from(by_setu);
-        let phase = if is_going(claim) {
-            NodePhase::Going
-        } else if is(claim, "Initialized") {
-            NodePhase::Ready
-        } else if is(claim, "Registered") {
-            NodePhase::Registered
-        } else if is(claim, "Launched") {
-            NodePhase::Launched
-        } else {
-            NodePhase::Asked
-        };
-        gang.nodes.insert(name(claim).to_owned(), phase);
+        if let Ok(decoded) = NodeClaim::deserialize(claim) {
+            gang.claims.insert(name(claim).to_owned(), Arc::new(decoded));
+        }
     }
 
     fn claim_gone(&mut self, claim: &Value) {
         let now = self.now;
         let used = self.used.contains(text(claim, "/status/nodeName"));
         let Some(gang) = self.gangs.get_mut(label(claim, names::WORKLOAD_UID)) else { return };
-        gang.nodes.remove(name(claim));
+        gang.claims.remove(name(claim));
         if !used && is(claim, "Launched") {
             gang.wasted += since(claim, "Launched").map_or(0.0, |t| now.duration_since(t).as_secs_f64());
         }
@@ -199,16 +176,14 @@ impl ShownGang {
         });
         let Some((check, journal)) = found.next() else { return Vec::new() };
         self.read_message(workload, &check, journal.seq);
-        (self.attempt, self.slots) = (journal.memory.attempt, journal.memory.slots);
+        self.read_tier(&journal);
+        self.slots = journal.memory.slots;
         let mut announcements = Vec::new();
         for step in journal.history.iter().filter(|s| s.seq > self.last_step) {
             let (before, entered) = self.state.unwrap_or((step.from, step.at));
             self.path.push((before, step.at.duration_since(entered)));
             self.state = Some((step.to, step.at));
-            let last_failure = journal.memory.last_failure.as_ref();
-            // A gang that succeeded still has its last failure in the journal.
-            let failure = last_failure.filter(|f| step.reason.to_string() == f.reason.to_string());
-            let why = failure.map_or_else(|| step.reason.to_string(), ToString::to_string);
+            let why = journal.failure_of(step).map_or_else(|| step.reason.to_string(), ToString::to_string);
             let begins = step.to == StateName::Provisioning && !self.tier.is_empty();
             let tier = if begins {
                 format!(", attempt {}, tier {}", step.attempt, self.tier)
@@ -234,39 +209,37 @@ impl ShownGang {
             message.clone_into(&mut self.message);
             message.clone_into(&mut self.said);
         }
-        // The tier is parsed from the sentence, which names it only during an attempt of that tier, even if the policy names
-        // none. The journal already names the next tier while the last attempt is still being rolled back.
-        let tier = self.said.split_once(", tier ").map(|(_, rest)| rest.split(';').next().unwrap_or(rest));
-        let Some(tier) = tier else { return };
-        tier.clone_into(&mut self.tier);
-        if !self.tiers.contains(&self.tier) {
-            self.tiers.push(self.tier.clone());
+    }
+
+    /// Updates the tier during an attempt: the policy's name for it, or the capacity type of its claims. The journal already names
+    /// the next tier while the last attempt is still being rolled back.
+    fn read_tier(&mut self, journal: &Journal) {
+        if !matches!(journal.state, State::Provisioning | State::WaitingReady) {
+            return;
         }
+        let attempt = journal.memory.attempt.to_string();
+        let claims = self.claims.values().map(|claim| &**claim);
+        let claims = claims.filter(|claim| claim.label(names::ATTEMPT) == attempt);
+        let tier = journal.memory.tier_name.as_deref().or_else(|| shared_capacity_type(claims));
+        let Some(tier) = tier.map(str::to_owned) else { return };
+        if !self.tiers.contains(&tier) {
+            self.tiers.push(tier.clone());
+        }
+        self.tier = tier;
     }
 
-    /// The number of ready nodes, as stated in `said` if it has a count.
+    /// The number of ready nodes.
     pub fn ready(&self) -> usize {
-        let counted = self.said.split_once(" nodes ready").and_then(|(count, _)| count.split_once('/'));
-        let said = counted.and_then(|(ready, _)| ready.parse().ok());
-        said.unwrap_or_else(|| self.count(NodePhase::Ready))
-    }
-
-    /// The number of nodes that have reached at least this phase.
-    pub fn count(&self, at_least: NodePhase) -> usize {
-        let rank = |phase: NodePhase| match phase {
-            NodePhase::Asked => 1,
-            NodePhase::Launched => 2,
-            NodePhase::Registered => 3,
-            NodePhase::Ready => 4,
-            NodePhase::Going => 0,
-        };
-        self.nodes.values().filter(|p| rank(**p) >= rank(at_least)).count()
+        let is_ready =
+            |claim: &&Arc<NodeClaim>| claim.is_initialized() && claim.metadata.deletion_timestamp.is_none();
+        self.claims.values().filter(is_ready).count()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gang::{AdmissionId, Then};
     use serde_json::json;
     use setu_sim::api::kinds::{self, ServedKind};
 
@@ -297,5 +270,30 @@ mod tests {
         commit(&kinds::EVENT, names::SETU, json!({"regarding": {"uid": "other"}}));
         commit(&kinds::EVENT, "kueue", json!({"regarding": {"uid": "u"}}));
         assert_eq!(spectator.gangs().iter().map(|g| g.writes).collect::<Vec<u64>>(), [3]);
+    }
+
+    #[test]
+    fn the_tier_is_that_of_the_attempt_by_the_policys_name_or_by_the_capacity_type_of_its_claims() {
+        let claim = |attempt: &str, capacity_type: &str| -> Arc<NodeClaim> {
+            let labels = json!({(names::ATTEMPT): attempt, (names::CAPACITY_TYPE): capacity_type});
+            let class = json!({"group": "", "kind": "", "name": ""});
+            let claim = json!({"metadata": {"labels": labels}, "spec": {"nodeClassRef": class}});
+            Arc::new(serde_json::from_value(claim).unwrap())
+        };
+        let claims = [("a", claim("1", "spot")), ("b", claim("2", "on-demand"))];
+        let claims = claims.map(|(name, claim)| (name.to_owned(), claim)).into();
+        let mut gang = ShownGang { claims, ..ShownGang::default() };
+        let mut journal = Journal::new("u", AdmissionId("1-0-a".into()), Timestamp::UNIX_EPOCH, None);
+        let mut tier = |state: State, attempt: u32, name: Option<&str>| {
+            (journal.state, journal.memory.attempt) = (state, attempt);
+            journal.name_tier(name);
+            gang.read_tier(&journal);
+            gang.tier.clone()
+        };
+        assert_eq!(tier(State::WaitingReady, 1, None), "spot");
+        assert_eq!(tier(State::RollingBack { then: Then::BackingOff }, 1, Some("next")), "spot");
+        assert_eq!(tier(State::WaitingReady, 2, None), "on-demand");
+        assert_eq!(tier(State::Provisioning, 3, Some("next")), "next");
+        assert_eq!(gang.tiers, ["spot", "on-demand", "next"]);
     }
 }

@@ -109,7 +109,7 @@ impl Play {
         let gangs = self.spectator.gangs();
         let is_released = |g: &ShownGang| g.state.is_some_and(|(state, _)| state == StateName::Released);
         let is_over = |job: &str| {
-            gangs.iter().any(|g| g.job == job && g.finished && g.nodes.is_empty() && is_released(g))
+            gangs.iter().any(|g| g.job == job && g.finished && g.claims.is_empty() && is_released(g))
         };
         ACTS.iter().all(|act| !matches!(act.does, Deed::Submit { job, .. } if !is_over(job)))
     }

@@ -7,11 +7,11 @@
 pub struct Metric {
     /// Its name.
     pub name: &'static str,
-    /// What it is.
+    /// Its type.
     pub kind: MetricKind,
     /// Labels, in the order of the documentation.
     pub labels: &'static [&'static str],
-    /// What it means.
+    /// Its help text.
     pub help: &'static str,
 }
 

@@ -49,7 +49,7 @@ pub fn held_nodes(counts: &BTreeMap<(String, &'static str), u32>) {
     set_all(&catalog::HELD, by_state(counts), &KNOWN);
 }
 
-/// What nodes cost now.
+/// The current cost of nodes.
 #[derive(Clone, Debug, Default)]
 pub struct NodeCosts {
     /// Cost per hour, by NodePool, capacity type and state.
@@ -110,7 +110,7 @@ pub fn wasted_cost(of: [&str; 3], cost: Price) {
     counter!(catalog::WASTED_COST.name, labels.collect::<Vec<Label>>()).increment(all / MICROS_OF_A_CENT);
 }
 
-/// What happened to a node that was kept for a next gang.
+/// Why a node is no longer kept for a next gang.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WarmResult {
     /// A gang took it over.

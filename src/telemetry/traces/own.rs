@@ -44,7 +44,7 @@ pub enum OwnTraces {
     All,
 }
 
-/// What makes spans of `tracing` known to OpenTelemetry.
+/// The layer that makes spans of `tracing` known to OpenTelemetry.
 pub type OwnLayer = OpenTelemetryLayer<Registry, SdkTracer>;
 
 /// Starts to send the traces of this replica's own work; `None` if none are wanted or no collector is configured.

@@ -27,7 +27,7 @@ use crate::{HarnessLayout, Stack, probe, programs};
 /// The node's name.
 pub const NAME: &str = "real";
 
-/// What it needs beside the built programs, and the Debian package of each.
+/// The programs that it needs beside the built ones, and the Debian package of each.
 const PACKAGES: [(&str, &str); 6] = [
     ("containerd", "containerd"),
     ("ctr", "containerd"),

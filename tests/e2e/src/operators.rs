@@ -93,7 +93,7 @@ pub(crate) const APP_WRAPPER_WEBHOOK: u16 = 9443;
 const APP_WRAPPER_TEMPORARY: &str = "/tmp/appwrapper";
 const APP_WRAPPER_CERTIFICATES: &str = "/tmp/appwrapper/k8s-webhook-server/serving-certs";
 const APP_WRAPPER_NAMESPACE: &str = "appwrapper-system";
-/// What its kustomization puts before each name.
+/// The prefix that its kustomization puts before each name.
 const APP_WRAPPER_PREFIX: &str = "appwrapper";
 const APP_WRAPPER_SECRET: &str = "appwrapper-webhook-server-cert";
 const APP_WRAPPER_SERVICE: &str = "appwrapper-webhook-service";
@@ -165,8 +165,8 @@ fn trainer(folder: &Path, identity: &Identity, ports: Ports) -> Result<ProgramCo
     Ok(trainer)
 }
 
-/// What the AppWrapper controller reads at its start. Its webhooks check who may create what an AppWrapper contains; Kueue's webhook
-/// suspends it.
+/// The configuration that the AppWrapper controller reads at its start. Its webhooks check who may create what an AppWrapper
+/// contains; Kueue's webhook suspends it.
 fn app_wrapper_config(ports: Ports) -> Value {
     let config = json!({
         "certManagement": {"certificateDir": APP_WRAPPER_CERTIFICATES},

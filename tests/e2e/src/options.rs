@@ -1,4 +1,4 @@
-//! What a stack consists of. The one rule: a default is what most tests start.
+//! The parts of a stack. The one rule: a default is what most tests start.
 
 use std::path::PathBuf;
 
@@ -40,7 +40,7 @@ pub enum StackJobKinds {
     Frameworks,
 }
 
-/// What to start.
+/// Options of the stack to start.
 #[derive(Clone, Debug, Default)]
 pub struct StackOptions {
     /// The paths of sources and outputs.

@@ -75,7 +75,7 @@ const OPERATORS: [Module; 6] = [
     },
 ];
 
-/// What a real node runs.
+/// The programs of a real node.
 const NODE: [Module; 2] = [
     Module {
         name: "kubelet",

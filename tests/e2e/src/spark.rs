@@ -116,7 +116,7 @@ pub(crate) fn launches(
     [operator, webhooks]
 }
 
-/// What the operator needs besides its definitions.
+/// The objects that the operator needs besides its definitions.
 pub(crate) fn surroundings() -> [Value; 2] {
     [
         json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}),

@@ -31,7 +31,7 @@ pub const ALL: [StackVersions; 4] = [
     StackVersions { name: "newest", tags: "karpenter_1_15", handles_devices: true },
 ];
 
-/// What the sets differ in: its name, its folder in `programs/` and its Go module.
+/// The programs in which the sets differ: the name of each, its folder in `programs/` and its Go module.
 pub const PROGRAMS: [(&str, &str, &str); 5] = [
     ("kubernetes", "k8s", "k8s.io/kubernetes"),
     ("karpenter", "karpenter", "sigs.k8s.io/karpenter"),

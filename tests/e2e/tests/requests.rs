@@ -266,7 +266,7 @@ async fn pods_are_placed_by_topology_from_zero_nodes(stage: &Stage, id: &'static
     stage.clear(&queue).await;
 }
 
-/// What needs a Kueue that deletes the requests of Workloads that have finished or are evicted.
+/// The cases that need a Kueue that deletes the requests of Workloads that have finished or are evicted.
 async fn nodes_go_with_their_request(stage: &Stage) {
     if !*DELETES_ENDED_REQUESTS {
         println!(

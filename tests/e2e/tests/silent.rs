@@ -36,7 +36,7 @@ struct Wire {
     counts: Arc<Counts>,
 }
 
-/// What a silence does.
+/// The effects of silences, counted.
 #[derive(Default)]
 struct Counts {
     /// Reads of data that was not passed on.

@@ -48,7 +48,33 @@ pub struct AdmissionCheckStatus {
     pub conditions: Vec<Condition>,
 }
 
+impl ParametersRef {
+    /// Why Setu cannot use it, worded for the administrator; `None` if it names ProvisioningParameters.
+    pub fn fault(&self) -> Option<String> {
+        (!self.is_setus()).then(|| {
+            format!(
+                "spec.parameters names {}/{}; Setu understands {}/{} only",
+                self.api_group,
+                self.kind,
+                names::API_GROUP,
+                names::PARAMETERS_KIND
+            )
+        })
+    }
+
+    /// Whether it names an object of Setu's kind.
+    fn is_setus(&self) -> bool {
+        (self.api_group.as_str(), self.kind.as_str()) == (names::API_GROUP, names::PARAMETERS_KIND)
+    }
+}
+
 impl AdmissionCheck {
+    /// Name of the ProvisioningParameters that it names; `None` if it names none, or an object of another kind.
+    pub fn parameters_name(&self) -> Option<&str> {
+        let reference = self.spec.parameters.as_ref()?;
+        reference.is_setus().then_some(reference.name.as_str())
+    }
+
     /// Conditions as last reported; empty before the first report.
     pub fn conditions(&self) -> &[Condition] {
         self.status.as_ref().map_or(&[], |s| &s.conditions)

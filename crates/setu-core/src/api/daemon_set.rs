@@ -19,7 +19,7 @@ pub struct DaemonSet {
 /// `spec` of a DaemonSet, reduced.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 pub struct DaemonSetSpec {
-    /// What each pod looks like.
+    /// Template of its pods.
     #[serde(default)]
     pub template: PodTemplate,
 }

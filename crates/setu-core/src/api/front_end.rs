@@ -1,5 +1,5 @@
-//! What a gang comes from. For another front-end, add a variant here: the compiler then lists what has to be decided for it, and
-//! where its journal and its verdict have to be written.
+//! The kinds of objects that gangs come from. For another front-end, add a variant here: the compiler then lists what has to be
+//! decided for it, and where its journal and its verdict have to be written.
 
 use super::Workload;
 
@@ -66,7 +66,7 @@ impl FrontEnd {
 }
 
 impl Workload {
-    /// What it stands for.
+    /// The kind of object that it stands for.
     pub fn front_end(&self) -> FrontEnd {
         match (self.request_name(), self.standalone_request()) {
             (Some(_), _) => FrontEnd::ProvisioningRequest,

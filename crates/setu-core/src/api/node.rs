@@ -40,7 +40,7 @@ pub struct NodeSpec {
 /// `status` of a Node, reduced.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 pub struct NodeStatus {
-    /// What pods may use.
+    /// Resources that pods may use.
     #[serde(default)]
     pub allocatable: ResourceList,
     /// Its devices, whether they work or not.

@@ -9,6 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube_core::ObjectMeta;
 use kube_derive::CustomResource;
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 
 /// `spec` of a NodeClaim; immutable as a whole.
 #[derive(CustomResource, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
@@ -24,10 +25,10 @@ use serde::{Deserialize, Serialize};
 )]
 #[serde(rename_all = "camelCase")]
 pub struct NodeClaimSpec {
-    /// What the instance must be.
+    /// Requirements on the instance.
     #[serde(default)]
     pub requirements: Vec<Requirement>,
-    /// What it must at least have allocatable.
+    /// Resources that the node must at least have allocatable.
     #[serde(default)]
     pub resources: ResourceRequests,
     /// Taints for the node's whole life.
@@ -114,7 +115,7 @@ pub struct NodeClaimStatus {
     /// Total resources of the instance.
     #[serde(default)]
     pub capacity: ResourceList,
-    /// What the provider expects to be allocatable, before the Node reports it.
+    /// Allocatable resources as the provider expects them, before the Node reports its own.
     #[serde(default)]
     pub allocatable: ResourceList,
     /// Launched, Registered, Initialized and others.
@@ -153,9 +154,21 @@ impl NodeClaim {
         serde_json::from_str(self.annotation(names::DEVICES)).unwrap_or_default()
     }
 
-    /// What the pods request that its node was planned for, as [`names::POD_REQUESTS`] records it; `None` if it records nothing.
+    /// Requests of the pods that its node was planned for, from [`names::POD_REQUESTS`]; `None` without a readable record.
     pub fn pod_requests(&self) -> Option<ResourceList> {
         serde_json::from_str(self.annotation(names::POD_REQUESTS)).ok()
+    }
+
+    /// What its node must have: its requests, and what its pods request that Karpenter's provider does not know.
+    pub fn needs(&self) -> Cow<'_, ResourceList> {
+        let unrequested = self.annotation(names::UNREQUESTED);
+        let requests = &self.spec.resources.requests;
+        if unrequested.is_empty() {
+            return Cow::Borrowed(requests);
+        }
+        let mut needs: ResourceList = serde_json::from_str(unrequested).unwrap_or_default();
+        needs.extend(requests.clone());
+        Cow::Owned(needs)
     }
 
     /// When its gang took it over from an earlier one; `None` if it was created for its gang.

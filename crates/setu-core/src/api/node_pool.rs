@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 )]
 #[serde(rename_all = "camelCase")]
 pub struct NodePoolSpec {
-    /// What its nodes look like.
+    /// Template of its NodeClaims.
     pub template: NodeClaimTemplate,
     /// Upper bounds over all its nodes; any resource, and `nodes`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -61,7 +61,7 @@ pub struct TemplateMetadata {
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeClaimTemplateSpec {
-    /// What the instance must be.
+    /// Requirements on the instance.
     #[serde(default)]
     pub requirements: Vec<Requirement>,
     /// Taints for the node's whole life.

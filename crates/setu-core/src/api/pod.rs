@@ -50,7 +50,7 @@ pub struct PodSpec {
     /// Pod-level resources, which replace the containers' sum for cpu, memory and hugepages.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<ResourceRequirements>,
-    /// What the runtime itself needs per pod.
+    /// Resources that the runtime itself needs for each pod.
     #[serde(default)]
     pub overhead: Option<ResourceList>,
     /// RuntimeClass, whose overhead counts when `overhead` is empty.
@@ -86,7 +86,7 @@ pub struct Container {
     /// Name, for messages.
     #[serde(default)]
     pub name: String,
-    /// What it requests and may use.
+    /// Its requests and limits.
     #[serde(default)]
     pub resources: Option<ResourceRequirements>,
     /// Ports; two pods with the same host port cannot share a node.
@@ -165,7 +165,7 @@ pub struct ResourceClaim {
 pub struct Pod {
     /// Name, owners and the like.
     pub metadata: kube_core::ObjectMeta,
-    /// What it requests and where it runs.
+    /// Its spec, with the node that it is bound to.
     #[serde(default)]
     pub spec: BoundSpec,
     /// Its state.

@@ -36,7 +36,7 @@ pub struct ProvisioningRequestSpec {
     /// Settings of that class.
     #[serde(default)]
     pub parameters: BTreeMap<String, String>,
-    /// What capacity is wanted for.
+    /// Pods that capacity is wanted for.
     #[serde(default)]
     pub pod_sets: Vec<RequestedPods>,
 }
@@ -68,7 +68,7 @@ pub struct ProvisioningRequestStatus {
     /// Accepted, Provisioned, Failed and others.
     #[serde(default)]
     pub conditions: Vec<Condition>,
-    /// What the class says of the capacity.
+    /// Details that the class reports about the capacity.
     #[serde(default)]
     pub provisioning_class_details: BTreeMap<String, String>,
 }

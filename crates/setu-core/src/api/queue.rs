@@ -53,7 +53,7 @@ pub struct FlavorQuotas {
 pub struct ResourceQuota {
     /// The resource.
     pub name: String,
-    /// What belongs to the queue.
+    /// Its own quota, without what it borrows.
     #[serde(default = "nothing")]
     pub nominal_quota: Quantity,
     /// Most it may borrow from its cohort; `None` means everything there.

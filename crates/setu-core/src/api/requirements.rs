@@ -39,9 +39,9 @@ pub struct Requirements(BTreeMap<String, Values>);
 pub struct Clash {
     /// The key.
     pub key: String,
-    /// What one side asks for.
+    /// The values that one side asks for, in words.
     pub asked: String,
-    /// What the other side offers. Empty if the requirement cannot be read.
+    /// The values that the other side offers, in words. Empty if the requirement cannot be read.
     pub offered: String,
 }
 
@@ -273,7 +273,7 @@ impl Values {
         (start..=start.saturating_add(tries)).map(|n| n.to_string()).find(|n| self.allows(n))
     }
 
-    /// What it allows, for messages.
+    /// The allowed values in words, for messages.
     pub fn words(&self) -> String {
         let listed: Vec<&str> = self.listed.iter().map(String::as_str).filter(|v| *v != NO_VALUE).collect();
         let list = listed.join(" ");

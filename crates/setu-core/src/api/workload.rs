@@ -54,12 +54,12 @@ pub struct PodSet {
     /// Where Kueue's topology-aware scheduling is to place its pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub topology_request: Option<TopologyRequest>,
-    /// What each pod looks like.
+    /// Template of its pods.
     #[serde(default)]
     pub template: PodTemplate,
 }
 
-/// What matters of a pod set's topology request.
+/// A pod set's topology request, reduced.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct TopologyRequest {
@@ -72,7 +72,7 @@ pub struct TopologyRequest {
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkloadStatus {
-    /// What was reserved; absent without a reservation.
+    /// The quota that was reserved; absent without a reservation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub admission: Option<Admission>,
     /// One entry per check of the queue.
@@ -89,7 +89,7 @@ pub struct WorkloadStatus {
     pub scheduling_stats: Option<SchedulingStats>,
 }
 
-/// What Kueue reserved.
+/// The quota that Kueue reserved, as ClusterQueue, flavors and pod counts.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Admission {
@@ -101,7 +101,7 @@ pub struct Admission {
     pub pod_set_assignments: Vec<PodSetAssignment>,
 }
 
-/// What one pod set was granted.
+/// Flavors and pod count that one pod set was granted.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct PodSetAssignment {
@@ -117,6 +117,20 @@ pub struct PodSetAssignment {
     /// reservation.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub delayed_topology_request: String,
+    /// Where Kueue placed its pods in a topology; absent if it has not. It changes within one reservation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub topology_assignment: Option<TopologyAssignment>,
+}
+
+/// Where Kueue placed pods in a topology, reduced to whether it has. Versions of Kueue's API state the places in different ways.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TopologyAssignment {}
+
+impl PodSetAssignment {
+    /// Whether Kueue placed its pods on nodes that existed when it reserved the quota: each pod selects one of these by its host name.
+    pub fn is_on_existing_nodes(&self) -> bool {
+        self.topology_assignment.is_some() && self.delayed_topology_request.is_empty()
+    }
 }
 
 /// Pods of a pod set that are done.
@@ -163,7 +177,7 @@ pub struct CheckState {
     /// Seconds to wait before Kueue acts on `Retry`. It holds the quota meanwhile, so Setu only ever writes 0.
     #[serde(default)]
     pub requeue_after_seconds: Option<i32>,
-    /// What Kueue adds to the pods of each pod set.
+    /// Additions that Kueue makes to the pods, by pod set.
     #[serde(default)]
     pub pod_set_updates: Vec<PodSetUpdate>,
 }
@@ -186,7 +200,7 @@ pub enum Verdict {
     Rejected,
 }
 
-/// What Kueue adds to the pods of one pod set.
+/// Additions that Kueue makes to the pods of one pod set.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct PodSetUpdate {
@@ -244,7 +258,7 @@ impl Workload {
         self.status.as_ref().map_or(&[], |s| &s.admission_checks)
     }
 
-    /// What Kueue reserved, if anything.
+    /// The quota that Kueue reserved, if any.
     pub fn admission(&self) -> Option<&Admission> {
         self.status.as_ref().and_then(|s| s.admission.as_ref())
     }
@@ -263,6 +277,11 @@ impl Workload {
     /// Whether Kueue has reserved quota for it.
     pub fn has_quota(&self) -> bool {
         self.is("QuotaReserved")
+    }
+
+    /// When its condition `QuotaReserved` last changed, whatever it says now.
+    pub fn reserved_since(&self) -> Option<Timestamp> {
+        condition::since(self.conditions(), "QuotaReserved")
     }
 
     /// Whether Kueue has admitted it. Of an evicted Workload, Kueue clears this once its pods are gone.
@@ -290,7 +309,7 @@ impl Workload {
         self.spec.active != Some(false) && !self.has_quota() && !self.is_finished()
     }
 
-    /// What it holds quota by; `None` if it holds none.
+    /// The admission under which it holds quota; `None` if it holds none.
     pub fn held_admission(&self) -> Option<&Admission> {
         self.admission().filter(|_| self.has_quota() && !self.is_finished())
     }

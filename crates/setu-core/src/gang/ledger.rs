@@ -1,4 +1,4 @@
-//! What gangs are about to create, what ran out lately, and which shapes nodes had.
+//! Nodes that gangs are about to create, offerings that ran out lately, and shapes that nodes had.
 //!
 //! The controller makes and enters plans under one lock, so that two gangs never take the same capacity. Rule: it may be lost at
 //! any time. Then a gang starts again from its first tier, and gangs that already create claims are entered again before
@@ -36,7 +36,7 @@ const LOG: SignedDuration = HOUR;
 /// not stop all others.
 const AWAITED: SignedDuration = SignedDuration::from_secs(5);
 
-/// What got better since the previous page of Karpenter's metrics.
+/// Improvements since the previous page of Karpenter's metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MarketChange {
     /// Something has capacity again.
@@ -45,7 +45,7 @@ pub struct MarketChange {
     pub is_better: bool,
 }
 
-/// What all gangs are about to create and wait for, and what is known about capacity.
+/// Nodes that gangs are about to create, gangs that wait, and what is known about capacity.
 #[derive(Debug, Default)]
 pub struct Ledger {
     entries: BTreeMap<String, LedgerEntry>,
@@ -53,7 +53,7 @@ pub struct Ledger {
     /// The last page of Karpenter's metrics.
     market: Option<Arc<Market>>,
     options: BTreeMap<String, OptionPosition>,
-    /// What each gang was planned from.
+    /// The known capacity that each gang was planned from.
     capacity_by_gang: CapacityByGang,
     observed_shapes: ObservedShapes,
     /// When the first plan was entered. Older claims were created before a restart.
@@ -87,19 +87,19 @@ struct LedgerEntry {
     offerings: BTreeSet<Offering>,
     option_index: u32,
     capacity: KnownCapacity,
-    settled: Option<String>,
+    shared_domain: Option<String>,
     queue: String,
 }
 
-/// What the accepted plan of a gang was made from.
+/// Option and inputs of a gang's accepted plan.
 #[derive(Debug)]
 pub struct Accepted {
     /// The index of the option that was taken.
     pub option_index: u32,
-    /// What was known about nodes and offerings.
+    /// Shapes and offerings as known then.
     pub capacity: KnownCapacity,
     /// Value of the shared label on the nodes of the gang's elastic Job.
-    pub settled: Option<String>,
+    pub shared_domain: Option<String>,
 }
 
 impl Ledger {
@@ -114,13 +114,21 @@ impl Ledger {
         };
     }
 
-    /// What all other gangs are about to create.
+    /// Nodes that all other gangs are about to create.
     pub fn others(&self, gang: &str) -> Vec<PendingNodes> {
         self.entries.iter().filter(|(id, _)| *id != gang).flat_map(|(_, e)| e.reservations.clone()).collect()
     }
 
-    /// Enters a plan for a gang of this LocalQueue. `settled` is the value that its elastic Job's nodes have. An existing entry stays.
-    pub fn enter(&mut self, gang: &str, queue: &str, settled: Option<String>, plan: &Plan, now: Timestamp) {
+    /// Enters a plan for a gang of this LocalQueue. `shared_domain` is the value that its elastic Job's nodes have. An existing entry
+    /// stays.
+    pub fn enter(
+        &mut self,
+        gang: &str,
+        queue: &str,
+        shared_domain: Option<String>,
+        plan: &Plan,
+        now: Timestamp,
+    ) {
         if self.is_entered(gang) {
             return;
         }
@@ -132,7 +140,7 @@ impl Ledger {
             offerings: plan.offerings(),
             option_index: plan.option_index,
             capacity,
-            settled,
+            shared_domain,
             queue: queue.to_owned(),
         };
         self.entries.insert(gang.to_owned(), entry);
@@ -183,17 +191,17 @@ impl Ledger {
         self.answers.insert(gang.to_owned(), obstacle) != Some(obstacle)
     }
 
-    /// What the entered plan of a gang was made from.
+    /// Option and inputs of a gang's entered plan; `None` if none is entered.
     pub fn accepted(&self, gang: &str) -> Option<Accepted> {
         let accepted = |entry: &LedgerEntry| Accepted {
             option_index: entry.option_index,
             capacity: entry.capacity.clone(),
-            settled: entry.settled.clone(),
+            shared_domain: entry.shared_domain.clone(),
         };
         self.entries.get(gang).map(accepted)
     }
 
-    /// What a gang is planned from. New shapes and prices must not change its plan while its claims are created or replaced.
+    /// The known capacity to plan a gang from. New shapes and prices must not change its plan while its claims are created or replaced.
     pub fn capacity_for(&self, gang: &str, selection: OptionSelection<'_>, now: Timestamp) -> KnownCapacity {
         if let Some(entry) = self.entries.get(gang) {
             return entry.capacity.clone();
@@ -203,7 +211,7 @@ impl Ledger {
         began.map_or_else(|| self.capacity_now(now), |began| began.or_market(self.market(now)))
     }
 
-    /// What the last entered plan of a gang was made from.
+    /// The known capacity that the last entered plan of a gang was made from; `None` if it is not kept.
     pub fn capacity_at_entry(&self, gang: &str) -> Option<KnownCapacity> {
         self.capacity_by_gang.of(gang).cloned()
     }
@@ -332,7 +340,7 @@ impl Ledger {
         &mut self.observed_shapes
     }
 
-    /// What is known about nodes and offerings now.
+    /// Shapes and offerings as known now.
     pub fn capacity_now(&self, now: Timestamp) -> KnownCapacity {
         KnownCapacity { shapes: self.shapes(now), market: self.market(now) }
     }
@@ -342,7 +350,7 @@ impl Ledger {
         self.observed_shapes.shapes(now).collect()
     }
 
-    /// What ran out of capacity lately, and whose turn it is there.
+    /// Offerings that ran out of capacity lately, and whose turn it is there.
     pub fn shortages(&self, now: Timestamp) -> Vec<ShortageEntry> {
         let turn = |offering: &Offering| {
             let entries = self.entries.iter().filter(|(_, entry)| entry.offerings.contains(offering));
@@ -393,6 +401,7 @@ mod tests {
             most: Arc::default(),
             domain_keys: Arc::default(),
             pod_sets: None,
+            held_to: Arc::default(),
         };
         Plan {
             slots: vec![slot],
@@ -497,7 +506,7 @@ mod tests {
         assert!(Arc::ptr_eq(&shapes(&ledger, "a"), &shapes(&ledger, "b")));
         ledger.observed_shapes().note(shape("p5"), now);
         ledger.enter("c", "ns/lq", None, &plan("p5"), now);
-        assert_eq!(ledger.accepted("a").unwrap().settled.as_deref(), Some("r1"));
+        assert_eq!(ledger.accepted("a").unwrap().shared_domain.as_deref(), Some("r1"));
         ledger.remove("a");
         assert!(ledger.accepted("a").is_none());
         assert_eq!(["a", "c"].map(|gang| shapes(&ledger, gang).len()), [0, 1]);

@@ -9,13 +9,13 @@ use crate::names;
 pub struct Mark {
     /// Its key.
     pub key: &'static str,
-    /// What it says.
+    /// The information that it carries.
     pub says: Says,
     /// Whether a Node has it too.
     pub on_node: bool,
 }
 
-/// What a mark says. A new one needs no other change than a line in the tables, unless it says something new.
+/// The information that a mark carries. A new mark only needs a line in the tables, unless it says something new.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Says {
     /// For which check the node was made. A node keeps its check when it passes to another gang.
@@ -43,7 +43,7 @@ pub const LABELS: [Mark; 8] = [
 ];
 
 /// The annotations.
-pub const ANNOTATIONS: [Mark; 15] = [
+pub const ANNOTATIONS: [Mark; 16] = [
     mark(names::CHECK, Says::Check, true),
     mark(names::WORKLOAD, Says::Gang, true),
     mark(names::OWNER, Says::Gang, true),
@@ -56,6 +56,7 @@ pub const ANNOTATIONS: [Mark; 15] = [
     mark(names::DO_NOT_DISRUPT, Says::Hold, true),
     mark(names::DO_NOT_REPAIR, Says::Hold, true),
     mark(names::DEVICES, Says::Other, false),
+    mark(names::UNREQUESTED, Says::Other, false),
     mark(names::WARM_QUEUE, Says::Warm, false),
     mark(names::WARM_SINCE, Says::Warm, false),
     mark(names::HANDING_BACK, Says::Other, false),

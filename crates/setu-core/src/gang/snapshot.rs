@@ -19,8 +19,8 @@ pub mod waits;
 use crate::api::workload::Verdict;
 use crate::api::{FrontEnd, Workload};
 use crate::gang::identity::GangIdentity;
+use crate::gang::statechart::attempt_terms::PolicySource;
 use crate::gang::statechart::journal::Journal;
-use crate::gang::statechart::policy_source::PolicySource;
 use crate::gang::statechart::reservation::Reservation;
 use crate::gang::statechart::rules::Eviction;
 use crate::plan::Outcome;
@@ -36,7 +36,7 @@ use unbound::UnboundPods;
 pub struct Snapshot<'a> {
     /// The instant.
     pub now: Timestamp,
-    /// What the gang comes from.
+    /// The gang's front-end.
     pub front_end: FrontEnd,
     /// Whether the Workload had no journal of this gang.
     pub is_substitute: bool,
@@ -48,8 +48,8 @@ pub struct Snapshot<'a> {
     pub plan: Option<&'a Outcome>,
     /// Every NodeClaim with the gang's label.
     pub claims: &'a [ClaimView],
-    /// What happened to slots whose claim is missing or being deleted. While claims are being created, slots that are not
-    /// known to have had one are left out.
+    /// Losses of slots whose claim is missing or being deleted, by slot. While claims are being created, slots that are not known
+    /// to have had one are left out.
     pub losses: &'a BTreeMap<u32, Loss>,
     /// How the claims and their Nodes were read.
     pub freshness: Freshness,
@@ -61,7 +61,7 @@ pub struct Snapshot<'a> {
     pub capacity_back: bool,
     /// Why the API server refused a NodeClaim of the attempt, if it did.
     pub create_refused: Option<&'a str>,
-    /// What sends the pods of a gang that is not admitted yet away from its nodes, if anything does.
+    /// Why the pods of a gang that is not admitted yet would not get to its nodes; `None` if nothing sends them away.
     pub misplaced: Option<&'a str>,
     /// The refusal that still stands because nothing has changed.
     pub refusal: Option<Refusal>,
@@ -112,14 +112,14 @@ impl<'a> Snapshot<'a> {
     }
 }
 
-/// What a snapshot borrows from: what a gang's Workload, its claims and the records of a replica show at one instant.
+/// The owned parts of a [`Snapshot`]: what a gang's Workload, its claims and the records of a replica show at one instant.
 #[derive(Clone, Debug)]
 pub struct SnapshotParts {
     /// The instant.
     pub now: Timestamp,
     /// Kueue's reservation.
     pub reservation: Reservation,
-    /// What happened to slots whose claim is missing or being deleted.
+    /// Losses of slots whose claim is missing or being deleted, by slot.
     pub losses: BTreeMap<u32, Loss>,
     misplaced: Option<String>,
     front_end: FrontEnd,

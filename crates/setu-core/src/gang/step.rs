@@ -21,10 +21,10 @@ mod validating;
 pub mod wake;
 
 use crate::gang::snapshot::Snapshot;
+use crate::gang::statechart::attempt_terms::{PolicySource, is_independent_of_terms, record_terms};
 use crate::gang::statechart::decide::decide;
 use crate::gang::statechart::event::{Effect, Event};
 use crate::gang::statechart::journal::Journal;
-use crate::gang::statechart::policy_source::{PolicySource, is_independent_of_terms, record_terms};
 use crate::gang::statechart::rules::Rules;
 use crate::gang::statechart::state::State;
 use crate::plan::Outcome;
@@ -49,7 +49,7 @@ pub enum Step {
 pub struct Moved {
     /// The next journal; unchanged if there are only effects to run.
     pub journal: Journal,
-    /// What to do once the journal is written.
+    /// Effects to run once the journal is written.
     pub effects: Vec<Effect>,
     /// The event that changed the state, if one did.
     pub cause: Option<Event>,

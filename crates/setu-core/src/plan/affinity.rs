@@ -1,4 +1,4 @@
-//! What pods require of their node's labels: node selector and required node affinity.
+//! Requirements of pods on their node's labels: node selector and required node affinity.
 //!
 //! Rule: from each set of alternative terms, one is chosen so that everything can be met together.
 

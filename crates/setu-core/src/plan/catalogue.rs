@@ -19,6 +19,7 @@ mod capacity;
 
 use super::shape::{ACCELERATOR_NAMES, Accelerators, Shape, is_of_machine};
 use super::source::Source;
+use crate::api::NodePool;
 use crate::api::amount::Price;
 use crate::api::pod::ResourceList;
 use crate::api::requirements::{Requirements, Values};
@@ -52,7 +53,7 @@ static ALL: [EmbeddedCatalogue; 3] = [
 const AUTO_MODE: &str = "eks.amazonaws.com/";
 const AWS: &str = "karpenter.k8s.aws/";
 
-/// What is embedded of one provider.
+/// The embedded catalogue of one provider.
 struct EmbeddedCatalogue {
     /// API groups of its NodeClasses.
     groups: &'static [&'static str],
@@ -81,7 +82,7 @@ pub struct Catalogue {
 /// One instance type.
 #[derive(Debug)]
 pub struct Type {
-    /// What its nodes offer.
+    /// The shape of its nodes.
     pub shape: Arc<Shape>,
     /// Values of the labels, in the order of the keys; empty where it has none.
     labels: Box<[Arc<str>]>,
@@ -121,6 +122,12 @@ const FAMILIES: [&str; 3] = [
 /// The catalogue of the provider whose NodeClasses have this API group, if there is one.
 pub fn of(group: &str) -> Option<&'static Catalogue> {
     ALL.iter().find(|embedded| embedded.groups.contains(&group))?.types.as_ref()
+}
+
+/// A message for each of these NodePools whose provider's catalogue is older than a year.
+pub fn outdated_of(pools: &[Arc<NodePool>], now: Timestamp) -> impl Iterator<Item = String> {
+    let groups = pools.iter().map(|pool| pool.spec.template.spec.node_class_ref.group.as_str());
+    groups.filter_map(move |group| of(group)?.outdated(now))
 }
 
 /// The catalogues of all providers.
@@ -242,7 +249,7 @@ impl Catalogue {
         &self.usual_region
     }
 
-    /// What a node of this type costs an hour on demand in this region, or else in the usual one.
+    /// Hourly on-demand price of a node of this type in this region, or else in the usual one.
     pub fn price(&self, name: &str, region: Option<&str>) -> Option<ListPrice> {
         let prices = &self.get(name)?.prices;
         let at = |place: usize| {
@@ -492,7 +499,7 @@ mod tests {
         }
     }
 
-    /// What the kubelet keeps of the cores, in thousandths: 6 % of the first, 1 % of the second, 0.5 % of the next two and
+    /// CPU that the kubelet reserves, in thousandths of a core: 6 % of the first core, 1 % of the second, 0.5 % of the next two and
     /// 0.25 % of the rest.
     fn overhead(cores: i128) -> i128 {
         let part = |from: i128, to: i128, in_10_000: i128| {

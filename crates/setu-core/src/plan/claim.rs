@@ -6,7 +6,7 @@
 use super::affinity::{affinity_terms, selected, undefined, with_one_of_each};
 use super::demand::PodSetDemand;
 use super::taints::{gang_taint, tolerates};
-use super::{Obstacle, ObstacleReason, PlanRequest, devices, labels};
+use super::{Obstacle, ObstacleReason, PlanRequest, devices, labels, taints};
 use crate::api::node_claim::{NodeClaimSpec, NodeClassRef, ResourceRequests};
 use crate::api::parameters::{CapacityReservation, CapacityType, NodeDevices, Pinning, Tier};
 use crate::api::pod::{PodSpec, ResourceList};
@@ -29,7 +29,7 @@ const DEFAULT_EXPIRY: &str = "720h";
 pub struct Draft {
     /// Name of the NodePool.
     pub node_pool: String,
-    /// What the node must be.
+    /// Requirements on the node.
     pub requirements: Requirements,
     /// Notes for the administrator.
     pub notes: Vec<String>,
@@ -46,7 +46,7 @@ impl Draft {
     /// Narrows a NodePool to what a pod set needs, and to nodes with the devices of these entries of the policy.
     ///
     /// # Errors
-    /// What the pod set, its flavors or the policy ask for and the NodePool cannot give.
+    /// The obstacle, if the NodePool cannot give what the pod set, its flavors or the policy ask for.
     pub fn new(
         pool: &Arc<NodePool>,
         request: &PlanRequest<'_>,
@@ -91,7 +91,7 @@ impl Draft {
     /// This draft, narrowed to nodes that launch into the capacity reservations of its tier.
     ///
     /// # Errors
-    /// What the NodePool does not offer.
+    /// The obstacle, if the NodePool does not offer them.
     pub fn held_to_reservations(self, tier: &Tier) -> Result<Self, Obstacle> {
         if tier.reservations.is_empty() {
             return Ok(self);
@@ -151,17 +151,17 @@ impl Draft {
         taints
     }
 
-    /// The claim without name and gang labels. It requests these amounts and, if `types` is not empty, one of these types.
+    /// The claim without name and gang labels. It requests these amounts and asks for these types, if any are given.
     pub fn claim(
         &self,
         requests: ResourceList,
         taints: Vec<Taint>,
-        types: &[String],
+        types: Option<&Values>,
     ) -> Result<NodeClaim, Obstacle> {
         let mut requirements = self.requirements.clone();
-        if !types.is_empty() {
+        if let Some(types) = types {
             // The types were chosen among those that the requirements allow, so this cannot fail.
-            let _ = requirements.add(names::INSTANCE_TYPE, &Values::of(types));
+            let _ = requirements.add(names::INSTANCE_TYPE, types);
         }
         let template = &self.pool.spec.template;
         let spec = NodeClaimSpec {
@@ -224,13 +224,6 @@ impl Draft {
     }
 }
 
-/// Records in a claim what its pods request of what a Node reports.
-pub(super) fn record_pod_requests(claim: &mut NodeClaim, mut requests: ResourceList) {
-    requests.retain(|key, _| devices::class_of(key).is_none());
-    let recorded = serde_json::to_string(&requests).unwrap_or_default();
-    claim.metadata.annotations.get_or_insert_default().insert(names::POD_REQUESTS.to_owned(), recorded);
-}
-
 /// The label key under which Karpenter records the NodeClass.
 fn node_class_key(pool: &NodePool) -> String {
     let class = &pool.spec.template.spec.node_class_ref;
@@ -254,7 +247,7 @@ fn of_pool(pool: &NodePool) -> Result<Requirements, Clash> {
     Ok(requirements)
 }
 
-/// What a draft is made from.
+/// The inputs of a draft.
 struct DraftParts<'a> {
     pool: &'a NodePool,
     request: &'a PlanRequest<'a>,
@@ -276,7 +269,7 @@ impl DraftParts<'_> {
         Obstacle::new(reason, clash.in_words(who, self.node_pool()))
     }
 
-    /// What the NodePool offers, narrowed by the policy and the tier.
+    /// The requirements that the NodePool offers, narrowed by the policy and the tier.
     fn offered(&self) -> Result<Requirements, Obstacle> {
         let clash = |who: &str, clash: &Clash| self.obstacle(ObstacleReason::RequirementsClash, who, clash);
         let template = || format!("the template of NodePool {}", self.node_pool());
@@ -366,18 +359,13 @@ impl DraftParts<'_> {
     fn check_taints(&self) -> Result<(), Obstacle> {
         let tolerations: Vec<Toleration> = self.wanted.tolerations().cloned().collect();
         let mut taints = self.pool.spec.template.spec.taints.iter();
-        let Some(Taint { key, value, effect, .. }) = taints.find(|taint| !tolerates(&tolerations, taint))
-        else {
-            return Ok(());
-        };
-        let value = value.as_ref().filter(|value| !value.is_empty());
+        let Some(taint) = taints.find(|taint| !tolerates(&tolerations, taint)) else { return Ok(()) };
         Err(Obstacle::new(
             ObstacleReason::TaintNotTolerated,
             format!(
-                "{} does not tolerate taint {key}{}:{effect} of NodePool {}; add the toleration to the pods or to the \
-                 ResourceFlavor",
+                "{} does not tolerate taint {} of NodePool {}; add the toleration to the pods or to the ResourceFlavor",
                 self.pods(),
-                value.map_or_else(String::new, |value| format!("={value}")),
+                taints::in_words(taint),
                 self.node_pool()
             ),
         ))

@@ -27,9 +27,9 @@ const ON_DEMAND: &str = "on-demand";
 /// Where prices come from.
 #[derive(Clone, Copy, Debug)]
 pub struct Prices<'a> {
-    /// What the policy states.
+    /// The budget of the policy, with its price table.
     pub budget: &'a Budget,
-    /// What Karpenter says.
+    /// Karpenter's metrics, if they are read.
     pub market: Option<&'a Market>,
 }
 
@@ -50,7 +50,7 @@ pub struct Cost {
     pub unpriced: u32,
     /// Kwok nodes among the unpriced. They are simulated and cost nothing.
     pub simulated: u32,
-    /// What has no known price.
+    /// Types without a known price.
     pub missing: BTreeSet<Unpriced>,
     /// The default region that some prices are of, set if the nodes' region is unknown.
     pub usual: Option<&'static str>,
@@ -100,7 +100,7 @@ impl Cost {
         })
     }
 
-    /// What has no known price, in words.
+    /// Says what has no known price, and for how many nodes.
     pub fn lack(&self) -> String {
         let (what, mut common) = unpriced::in_words(&self.missing);
         common.push(counted(self.not_known(), "node"));
@@ -189,7 +189,7 @@ pub struct Spread {
     pub known: Option<(Price, Price)>,
     /// The default region that some prices are of, set if the node's region is unknown.
     pub usual: Option<&'static str>,
-    /// What has no known price.
+    /// Types without a known price.
     pub missing: BTreeSet<Unpriced>,
     /// The sources of the prices.
     pub sources: BTreeSet<Source>,

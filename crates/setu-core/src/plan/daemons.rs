@@ -44,7 +44,7 @@ pub fn kept_off_by_taint<'a>(
     names
 }
 
-/// What the DaemonSets of such a node request. `in_doubt` includes those that may run there later.
+/// Sum of the requests of the DaemonSets on such a node. `in_doubt` includes those that may run there later.
 ///
 /// # Errors
 /// The DaemonSet whose requests cannot be read, and which request it is.

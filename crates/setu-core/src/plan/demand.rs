@@ -6,7 +6,7 @@ use super::affinity::{NODE_NAME, constrained, keys};
 use super::host_anti_affinity;
 use super::resources::{self, Defaults};
 use super::volumes::{self, VolumeTopology};
-use super::{Obstacle, ObstacleReason, Outcome, PlanRequest, PlanSnapshot};
+use super::{Obstacle, ObstacleReason, Outcome, PlanObjects, PlanRequest, PlanSnapshot};
 use super::{devices, runtime};
 use crate::api::pod::{PodSpec, ResourceList};
 use crate::api::queue::CheckRule;
@@ -18,6 +18,13 @@ use k8s_openapi::api::core::v1::Toleration;
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
+
+mod covered;
+mod levels;
+
+pub use covered::{covered, none_left, pinned};
+use covered::{is_managed, provided_elsewhere};
+pub use levels::topology_levels;
 
 /// One pod set's need.
 #[derive(Clone, Debug)]
@@ -34,7 +41,7 @@ pub struct PodSetDemand<'a> {
     pub gets_flavors: bool,
     /// Where the volumes of its pods can be used.
     pub reach: Vec<VolumeTopology>,
-    /// What each pod takes from a node.
+    /// Resources that each pod takes from a node.
     pub each: ResourceList,
     /// Most of its pods that may share a node.
     pub per_node: u32,
@@ -47,7 +54,7 @@ impl PodSetDemand<'_> {
         self.each.iter().any(|(key, quantity)| is_reported(key) && resources::is_positive(quantity))
     }
 
-    /// What its pods tolerate, by themselves or by a flavor.
+    /// Tolerations of its pods, their own and those of its flavors.
     pub fn tolerations(&self) -> impl Iterator<Item = &Toleration> {
         all_tolerations(&self.spec, &self.flavors, self.gets_flavors)
     }
@@ -98,7 +105,7 @@ fn of_pod_set<'a>(
     pod_set: &'a PodSet,
     pods: u32,
 ) -> Result<PodSetDemand<'a>, Outcome> {
-    let (spec, flavors) = as_started(cluster, request, pod_set)?;
+    let (spec, flavors) = as_started(cluster.objects, request, pod_set)?;
     let namespace = request.workload.metadata.namespace.as_deref();
     let limit_ranges = cluster.limit_ranges.of(namespace);
     let defaults = Defaults { limit_ranges, runtime_classes: &cluster.objects.runtime_classes };
@@ -113,22 +120,21 @@ fn of_pod_set<'a>(
 
 /// The spec of a pod set's pods as they will be created, and the flavors that the pod set was assigned.
 fn as_started<'a>(
-    cluster: &PlanSnapshot<'a>,
+    objects: &'a PlanObjects,
     request: &PlanRequest<'a>,
     pod_set: &'a PodSet,
 ) -> Result<(Cow<'a, PodSpec>, Vec<&'a ResourceFlavor>), Outcome> {
-    let spec = runtime::completed(&pod_set.template.spec, &cluster.objects.runtime_classes, &pod_set.name)?;
+    let spec = runtime::completed(&pod_set.template.spec, &objects.runtime_classes, &pod_set.name)?;
     if let Some(obstacle) = contradiction(&pod_set.name, &spec) {
         // A RuntimeClass, unlike the pods, may be changed.
         let by_class = matches!(spec, Cow::Owned(_));
         return Err(if by_class { Outcome::Refuse(obstacle) } else { Outcome::Never(obstacle) });
     }
-    let flavors =
-        flavors(&cluster.objects.flavors, request.workload, &pod_set.name).map_err(Outcome::Refuse)?;
+    let flavors = flavors(&objects.flavors, request.workload, &pod_set.name).map_err(Outcome::Refuse)?;
     Ok((with_updates(spec, request, &pod_set.name, &flavors), flavors))
 }
 
-/// What the pods of each pod set that is held to the gang's nodes tolerate. Does not depend on what they request.
+/// Tolerations of the pods of each pod set that is held to the gang's nodes. They do not depend on the pods' requests.
 ///
 /// # Errors
 /// Why the pods of a pod set cannot be created.
@@ -137,16 +143,25 @@ pub fn tolerations(
     request: &PlanRequest<'_>,
 ) -> Result<Vec<Vec<Toleration>>, Outcome> {
     let pinned = pinned(cluster.cluster_queue, request);
-    let gets_flavors = request.workload.has_pods_of_kueue();
     let pod_sets = request.workload.spec.pod_sets.iter().filter(|pod_set| pinned.contains(&pod_set.name));
-    let of_pod_set = |pod_set: &PodSet| -> Result<Vec<Toleration>, Outcome> {
-        let (spec, flavors) = as_started(cluster, request, pod_set)?;
-        Ok(all_tolerations(&spec, &flavors, gets_flavors).cloned().collect())
-    };
-    pod_sets.map(of_pod_set).collect()
+    pod_sets.map(|pod_set| tolerations_of(cluster.objects, request, pod_set)).collect()
 }
 
-/// What pods of this spec and these flavors tolerate.
+/// Tolerations of the pods of a pod set: their own, those of its flavors, and those that other checks add.
+///
+/// # Errors
+/// Why the pods cannot be created.
+pub fn tolerations_of(
+    objects: &PlanObjects,
+    request: &PlanRequest<'_>,
+    pod_set: &PodSet,
+) -> Result<Vec<Toleration>, Outcome> {
+    let (spec, flavors) = as_started(objects, request, pod_set)?;
+    let gets_flavors = request.workload.has_pods_of_kueue();
+    Ok(all_tolerations(&spec, &flavors, gets_flavors).cloned().collect())
+}
+
+/// Tolerations of pods of this spec and these flavors.
 fn all_tolerations<'t>(
     spec: &'t PodSpec,
     flavors: &'t [&ResourceFlavor],
@@ -228,52 +243,6 @@ fn elastic_request(queue: &ClusterQueue, workload: &Workload) -> Option<Obstacle
     })
 }
 
-/// Why a check has no pod set although it is on the queue.
-fn provided_elsewhere(queue: &ClusterQueue, request: &PlanRequest<'_>) -> String {
-    let provides =
-        |check: &str| !covered(Some(queue), request.workload, check, request.our_checks).is_empty();
-    let flavors = request.workload.admission().into_iter().flat_map(|a| &a.pod_set_assignments);
-    let mut flavors = flavors.flat_map(|psa| psa.flavors.values());
-    let others: Vec<&str> = request.our_checks.iter().map(String::as_str).filter(|c| provides(c)).collect();
-    if flavors.any(|f| queue.check_covers(request.check, f)) && !others.is_empty() {
-        return format!("check {} provides the nodes", others.join(", "));
-    }
-    format!("no pod set is on a flavor that check {} provides for", request.check)
-}
-
-/// Names of the pod sets that `check` provides for: it covers one of their assigned flavors, and no check of Setu's that comes
-/// earlier in the alphabet does. A request of Kueue's is for all pod sets that it lists, because Kueue pins the pods of all of them.
-pub fn covered(
-    queue: Option<&ClusterQueue>,
-    workload: &Workload,
-    check: &str,
-    our_checks: &[String],
-) -> BTreeSet<String> {
-    let covers = |check: &str, flavor: &String| queue.is_some_and(|q| q.check_covers(check, flavor));
-    let assignments = workload.admission().map_or(&[][..], |a| &a.pod_set_assignments);
-    let has_own_checks = workload.front_end().has_own_checks();
-    assignments
-        .iter()
-        .filter(|psa| {
-            if !has_own_checks {
-                return true;
-            }
-            let ours = our_checks.iter().filter(|ours| psa.flavors.values().any(|f| covers(ours, f)));
-            ours.min().is_some_and(|first| first == check)
-        })
-        .map(|psa| psa.name.clone())
-        .collect()
-}
-
-/// Names of the pod sets whose pods are held to the gang's nodes, in the order of the spec: those
-/// covered that request a managed resource. Pods that are done change nothing in it.
-pub fn pinned(queue: Option<&ClusterQueue>, request: &PlanRequest<'_>) -> Vec<String> {
-    let covered = covered(queue, request.workload, request.check, request.our_checks);
-    let managed = |p: &&PodSet| is_managed(p, request);
-    let sets = request.workload.spec.pod_sets.iter().filter(managed);
-    sets.map(|p| p.name.clone()).filter(|name| covered.contains(name)).collect()
-}
-
 /// Pods of the whole Workload that need a place.
 pub fn pods_of(workload: &Workload) -> u32 {
     workload.spec.pod_sets.iter().map(|pod_set| pods(workload, pod_set)).fold(0, u32::saturating_add)
@@ -320,7 +289,7 @@ fn placed(cluster: &PlanSnapshot<'_>, pod_set: &str) -> u32 {
     cluster.predecessors.iter().filter_map(of).max().unwrap_or(0)
 }
 
-/// What one pod takes.
+/// Resources that one pod takes.
 ///
 /// # Errors
 /// The request that cannot be read.
@@ -349,24 +318,6 @@ fn contradiction(pod_set: &str, spec: &PodSpec) -> Option<Obstacle> {
             clash.key, clash.offered, clash.asked
         ),
     ))
-}
-
-/// Whether the pods ask for one of the policy's managed resources, in a request or a limit, or for devices by claims where the
-/// policy states devices. No list of resources means yes, and so does a ProvisioningRequest, which lists what needs nodes.
-fn is_managed(pod_set: &PodSet, request: &PlanRequest<'_>) -> bool {
-    if request.workload.front_end().is_request() {
-        return true;
-    }
-    let (spec, policy) = (&pod_set.template.spec, request.policy);
-    let managed = &policy.managed_resources;
-    let containers = spec.containers.iter().chain(&spec.init_containers).filter_map(|c| c.resources.as_ref());
-    let lists = containers.chain(&spec.resources).flat_map(|r| [&r.requests, &r.limits]).flatten();
-    let mut asked =
-        lists.flatten().filter(|(_, amount)| resources::is_positive(amount)).map(|(name, _)| name);
-    let states_devices = !policy.devices.is_empty();
-    managed.is_empty()
-        || (states_devices && !spec.resource_claims.is_empty())
-        || asked.any(|name| managed.contains(name) || (states_devices && devices::class_of(name).is_some()))
 }
 
 /// The flavors a pod set was assigned.
@@ -398,9 +349,10 @@ pub fn flavors<'a>(
 
 #[cfg(test)]
 mod tests {
-    use super::super::fixtures::{Fixture, flavor, pod_set, queue};
+    use super::super::fixtures::{Fixture, flavor, patched, pod_set, queue};
     use super::super::slices::{SliceNodes, predecessors};
     use super::*;
+    use crate::api::provisioning_request::name_of_standalone;
     use serde_json::{Value, json};
 
     fn needs(world: &Fixture) -> Vec<(String, u32)> {
@@ -497,6 +449,35 @@ mod tests {
         let mut world = Fixture::new();
         world.queue = Some(queue(&json!([{"name": "prov", "onFlavors": ["tpu"]}])));
         assert_eq!(nothing(&world), "no pod set is on a flavor that check prov provides for");
+    }
+
+    #[test]
+    fn pods_that_kueue_placed_on_existing_nodes_get_no_new_ones() {
+        let placed = |name: &str, more: Value| {
+            let domains = json!({"levels": ["kubernetes.io/hostname"], "slices": [{"domainCount": 1}]});
+            patched(json!({"name": name, "flavors": {"cpu": "gpu"}, "topologyAssignment": domains}), &more)
+        };
+        let lead = json!({"name": "lead", "flavors": {"cpu": "gpu"}});
+        let both = assigned(&json!([lead, placed("main", json!({}))]));
+        let world = Fixture::new().workload(&both);
+        assert_eq!(needs(&world), [("lead".to_owned(), 1)]);
+        assert_eq!(pinned(world.queue.as_ref(), &world.request()), ["lead"]);
+        let first_version = json!({"topologyAssignment": {"domains": [{"values": ["n1"], "count": 4}]}});
+        let alone = Fixture::new().workload(&assigned(&json!([placed("main", first_version)])));
+        assert_eq!(
+            nothing(&alone),
+            "Kueue placed the pods of pod set main on existing nodes, by the topology of their ResourceFlavor; for new nodes \
+             use a flavor without topologyName, or ProvisioningRequests"
+        );
+        // Kueue waited for the nodes that Setu made.
+        let delayed = json!({"delayedTopologyRequest": "Ready"});
+        let mut later = Fixture::new().workload(&assigned(&json!([placed("main", delayed)])));
+        assert_eq!(needs(&later), [("main".to_owned(), 4)]);
+        // A client of a standalone request starts the pods where it likes.
+        later.workload = alone.workload;
+        later.workload.metadata.name = Some(name_of_standalone("r"));
+        later.workload.metadata.annotations = Some([(names::REQUEST.to_owned(), "r/uid".to_owned())].into());
+        assert_eq!(needs(&later), [("main".to_owned(), 4)]);
     }
 
     #[test]

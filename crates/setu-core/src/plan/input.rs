@@ -1,4 +1,4 @@
-//! What a plan is made from: the cluster at one instant, and the Workload to plan for.
+//! The inputs of a plan: the cluster at one instant, and the Workload to plan for.
 
 use super::cost::Prices;
 use super::gates::inflight::InflightNodes;
@@ -37,7 +37,7 @@ pub struct PlanSnapshot<'a> {
     pub pool_claims: &'a PoolClaims,
     /// Warm claims of the gang's LocalQueue, which it may take over.
     pub warm: &'a [NodeClaim],
-    /// What other gangs are about to create, without this gang.
+    /// Nodes that other gangs are about to create, without this gang.
     pub pending: &'a [PendingNodes],
     /// Shapes learnt from existing nodes.
     pub shapes: &'a [Shape],
@@ -53,14 +53,14 @@ pub struct PlanSnapshot<'a> {
     pub namespace_labels: Option<&'a BTreeMap<String, String>>,
     /// Bounds of the whole controller.
     pub guards: Option<&'a Guards>,
-    /// What these bounds are compared with.
+    /// Counts to compare with these bounds.
     pub inflight: Option<&'a InflightNodes>,
     /// Claims that the gang keeps, whichever option supplies its other nodes.
     pub staying: &'a [NodeClaim],
     /// Earlier slices of the elastic Job that have nodes.
     pub predecessors: &'a [Arc<Workload>],
     /// Value of the shared label on those nodes.
-    pub settled: Option<&'a str>,
+    pub shared_domain: Option<&'a str>,
     /// How planning treats NodePools that were just edited.
     pub edited: Edited,
     /// The current time. Capacity reservations open and close by it.
@@ -89,7 +89,7 @@ impl<'a> PlanSnapshot<'a> {
             inflight: None,
             staying: &[],
             predecessors: &[],
-            settled: None,
+            shared_domain: None,
             edited: Edited::Awaited,
             now: Timestamp::UNIX_EPOCH,
         }

@@ -35,7 +35,7 @@ macro_rules! plan_objects {
         }
 
         impl PlanObjects {
-            /// What is not done where the API server does not serve a kind, by its resource. `None` if each cluster serves it; then
+            /// Limitations where the API server does not serve a kind, by its resource. `None` if each cluster serves it; then
             /// nothing is planned before it was listed.
             pub const LIMITATIONS: &[(&str, Option<&str>)] = &[$(($resource, $limitation)),+];
 

@@ -48,7 +48,7 @@ struct ImplausiblePrices {
 /// Zone and capacity type.
 type OfferingKey = (Box<str>, Box<str>);
 
-/// What the page says about an instance type.
+/// The page's entries about an instance type.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Machine {
     /// Its offerings, by index into `keys`.

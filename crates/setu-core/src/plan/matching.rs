@@ -12,9 +12,9 @@ use crate::names;
 use std::sync::Arc;
 
 impl Plan {
-    /// 16 hexadecimal digits that hash what would be created, a dot, and 16 that hash the same without the listed instance types.
+    /// 16 hexadecimal digits that hash what would be created, a dot, and 16 that hash which pods each node is for.
     pub fn hash(&self) -> String {
-        format!("{}.{}", self.hash_of(NodeClaimSpec::clone), self.hash_of(without_types))
+        format!("{}.{}", self.hash_of(NodeClaimSpec::clone), self.hash_of_pods())
     }
 
     /// Whether this is the hash of what would be created now. Hashes of earlier releases have only the first part.
@@ -22,21 +22,54 @@ impl Plan {
         hash.split('.').next() == Some(&self.hash_of(NodeClaimSpec::clone))
     }
 
-    /// As [`Self::is_hashed`], but ignores the listed instance types if the hash allows it.
-    pub fn is_hashed_except_types(&self, hash: &str) -> bool {
-        let kinds = hash.split_once('.').map(|(_, kinds)| kinds);
-        kinds.map_or_else(|| self.is_hashed(hash), |kinds| kinds == self.hash_of(without_types))
+    /// Whether a node of this plan can replace the node in the same slot of the plan with this hash: it is for the same pods and on
+    /// the same NodePool. Its instance types, its zones, and what DaemonSets or the NodePool's template add may have changed since.
+    /// Earlier releases hashed all but the types, or everything.
+    pub fn replaces(&self, hash: &str) -> bool {
+        let rest = hash.split_once('.').map(|(_, rest)| rest);
+        let is_alike = |rest| rest == self.hash_of_pods() || rest == self.hash_of(without_types);
+        rest.is_some_and(is_alike) || self.is_hashed(hash)
     }
 
     fn hash_of(&self, hashed: impl Fn(&NodeClaimSpec) -> NodeClaimSpec) -> String {
+        // Which capacity reservation a node is held to may change while the gang's claims are created.
         let shape = |(slot, count): &(&Slot, u32)| {
             let pods: Vec<_> = slot.pods.iter().map(|share| (&share.pod_set, share.pods)).collect();
             let labels = &slot.template.metadata.labels;
             let shape = (pods, &slot.node_pool, hashed(&slot.template.spec), labels, count);
-            serde_json::to_string(&shape).unwrap_or_default() + slot.template.annotation(names::DEVICES)
+            let besides = [names::DEVICES, names::UNREQUESTED].map(|key| slot.template.annotation(key));
+            serde_json::to_string(&shape).unwrap_or_default() + &besides.concat()
         };
         let shapes: Vec<String> = self.groups().iter().map(shape).collect();
         hex_digest(&shapes.iter().map(String::as_str).collect::<Vec<_>>(), 8)
+    }
+
+    fn hash_of_pods(&self) -> String {
+        let mut kinds: Vec<(String, u32)> = Vec::new();
+        for (slot, count) in self.groups() {
+            let pods: Vec<_> = slot.pods.iter().map(|share| (&share.pod_set, share.pods)).collect();
+            let devices = slot.template.annotation(names::DEVICES);
+            let kind = serde_json::to_string(&(pods, &slot.node_pool, &slot.pod_sets.as_deref(), devices));
+            let kind = kind.unwrap_or_default();
+            match kinds.last_mut() {
+                Some((last, nodes)) if *last == kind => *nodes = nodes.saturating_add(count),
+                _ => kinds.push((kind, count)),
+            }
+        }
+        let counted: Vec<String> = kinds.iter().map(|(kind, nodes)| format!("{nodes} {kind}")).collect();
+        hex_digest(&counted.iter().map(String::as_str).collect::<Vec<_>>(), 8)
+    }
+
+    /// Whether each of these claims has a matching node in the plan, if nodes may be larger and in fewer zones than the claims.
+    pub(super) fn has_similar(&self, claims: &[NodeClaim]) -> bool {
+        let groups = self.groups();
+        let without_types = |list: &[Requirement]| split(list, names::INSTANCE_TYPE).1;
+        let is_similar = |slot: &Slot, claim: &NodeClaim| {
+            let now = without_types(&slot.template.spec.requirements);
+            slot.node_pool == claim.label(names::NODEPOOL)
+                && is_narrowed(&now, &without_types(&requirements_of(claim, slot)))
+        };
+        claims.iter().all(|claim| groups.iter().any(|(slot, _)| is_similar(slot, claim)))
     }
 
     /// Whether each of these claims has a matching node in the plan.
@@ -58,8 +91,8 @@ impl Plan {
                 is_found = true;
                 continue;
             }
-            let requests = &first.template.spec.resources.requests;
-            let is_as_large = |claim: &&NodeClaim| claim.spec.resources.requests == *requests;
+            let needs = first.template.needs();
+            let is_as_large = |claim: &&NodeClaim| claim.needs() == needs;
             let differ = claims.iter().filter(|claim| is_like_except_types(first, claim));
             let (others, disjoint): (Vec<&NodeClaim>, Vec<&NodeClaim>) =
                 differ.partition(|claim| shares_types(first, claim));
@@ -71,7 +104,7 @@ impl Plan {
             };
             is_found = true;
             let mut template = (*first.template).clone();
-            template.spec.requirements.clone_from(&claim.spec.requirements);
+            template.spec.requirements = requirements_of(claim, first);
             let template = Arc::new(template);
             for slot in alike {
                 slot.template = Arc::clone(&template);
@@ -122,9 +155,10 @@ pub(super) fn accepted(
     }
 }
 
-/// A spec without its listed instance types.
+/// A spec without the instance types that it lists or leaves out.
 fn without_types(spec: &NodeClaimSpec) -> NodeClaimSpec {
     let mut spec = spec.clone();
+    spec.requirements.retain(|asked| asked.key != names::INSTANCE_TYPE || asked.operator != "NotIn");
     let is_list = |asked: &&mut Requirement| asked.key == names::INSTANCE_TYPE && asked.operator == "In";
     for asked in spec.requirements.iter_mut().filter(is_list) {
         asked.values.clear();
@@ -134,29 +168,47 @@ fn without_types(spec: &NodeClaimSpec) -> NodeClaimSpec {
 
 /// Whether a slot matches this claim: same NodePool and requirements, and no larger requests.
 fn is_like(slot: &Slot, claim: &NodeClaim) -> bool {
-    is_within(slot, claim) && slot.template.spec.requirements == claim.spec.requirements
+    is_within(slot, claim) && slot.template.spec.requirements == requirements_of(claim, slot)
+}
+
+/// The requirements of a claim. One that is held to some of the slot's capacity reservations counts as allowing all of them.
+fn requirements_of(claim: &NodeClaim, slot: &Slot) -> Vec<Requirement> {
+    let mut of_slot = slot.template.spec.requirements.iter();
+    let allowed = of_slot.find(|asked| asked.key == names::RESERVATION_ID && asked.operator == "In");
+    let is_part = |asked: &Requirement, allowed: &Requirement| {
+        (&asked.key, &asked.operator) == (&allowed.key, &allowed.operator)
+            && asked.values.iter().all(|id| allowed.values.contains(id))
+    };
+    let whole =
+        |asked: &Requirement| allowed.filter(|allowed| is_part(asked, allowed)).unwrap_or(asked).clone();
+    claim.spec.requirements.iter().map(whole).collect()
 }
 
 /// Whether a slot matches this claim, but in fewer zones.
 fn is_narrower(slot: &Slot, claim: &NodeClaim) -> bool {
-    let (zones, rest) = split(&slot.template.spec.requirements, names::ZONE);
-    let (asked, asked_rest) = split(&claim.spec.requirements, names::ZONE);
+    is_within(slot, claim) && is_narrowed(&slot.template.spec.requirements, &requirements_of(claim, slot))
+}
+
+/// Whether these requirements are the same as those before, but for fewer zones.
+fn is_narrowed(requirements: &[Requirement], before: &[Requirement]) -> bool {
+    let (zones, rest) = split(requirements, names::ZONE);
+    let (asked, asked_rest) = split(before, names::ZONE);
     let was_asked =
         |zone: &String| asked.iter().all(|asked| asked.operator == "In" && asked.values.contains(zone));
-    is_within(slot, claim)
-        && rest == asked_rest
-        && zones.iter().all(|now| now.operator == "In" && now.values.iter().all(was_asked))
+    rest == asked_rest && zones.iter().all(|now| now.operator == "In" && now.values.iter().all(was_asked))
 }
 
 /// Whether a slot matches this claim, ignoring the instance types.
 fn is_like_except_types(slot: &Slot, claim: &NodeClaim) -> bool {
     let rest = |list: &[Requirement]| split(list, names::INSTANCE_TYPE).1;
-    is_within(slot, claim) && rest(&slot.template.spec.requirements) == rest(&claim.spec.requirements)
+    is_within(slot, claim) && rest(&slot.template.spec.requirements) == rest(&requirements_of(claim, slot))
 }
 
-/// Whether a slot and this claim have instance types in common.
+/// Whether a slot and this claim have instance types in common, or both list none.
 fn shares_types(slot: &Slot, claim: &NodeClaim) -> bool {
-    slot.instance_types().any(|name| is_asked(name, claim))
+    let lists = |asked: &Requirement| asked.key == names::INSTANCE_TYPE && asked.operator == "In";
+    let is_open = |claim: &NodeClaim| !claim.spec.requirements.iter().any(lists);
+    slot.instance_types().any(|name| is_asked(name, claim)) || (is_open(&slot.template) && is_open(claim))
 }
 
 /// Whether a claim lists this instance type.
@@ -167,7 +219,6 @@ fn is_asked(name: &String, claim: &NodeClaim) -> bool {
 
 /// Whether a slot is on this claim's NodePool and requests no more than the claim, devices included.
 fn is_within(slot: &Slot, claim: &NodeClaim) -> bool {
-    let requests = &slot.template.spec.resources.requests;
     let (wanted, there) = (slot.template.devices(), claim.devices());
     let has = |one: &RequestedDevices| {
         there.iter().any(|of| {
@@ -175,7 +226,7 @@ fn is_within(slot: &Slot, claim: &NodeClaim) -> bool {
         })
     };
     slot.node_pool == claim.label(names::NODEPOOL)
-        && resources::first_insufficient(requests, &claim.spec.resources.requests).is_none()
+        && resources::first_insufficient(&slot.template.needs(), &claim.needs()).is_none()
         && wanted.iter().all(has)
 }
 
@@ -251,6 +302,23 @@ mod tests {
     }
 
     #[test]
+    fn a_lost_node_is_replaced_after_a_daemon_set_was_added() {
+        let mut world = Fixture::new();
+        let first = world.provisioned();
+        let begun = begun(&first);
+        world.objects.daemon_sets = vec![fixtures::daemon_set("agent", &json!({}))];
+        let request = PlanRequest { selection: OptionSelection::Like(&begun), ..world.request() };
+        let Outcome::Provision(now) = crate::plan::plan(&world.cluster(), &request) else {
+            panic!("no plan")
+        };
+        assert!(!now.is_hashed(&first.hash()) && now.replaces(&first.hash()));
+        world.workload = Fixture::new()
+            .workload(&json!({"status": {"reclaimablePods": [{"name": "main", "count": 1}]}}))
+            .workload;
+        assert!(!world.provisioned().replaces(&first.hash()), "fewer pods are left");
+    }
+
+    #[test]
     fn gang_that_has_nodes_is_planned_as_before_when_prices_reorder_its_types() {
         let (before, after) = (market(|nth| nth % 2 == 0), market(|nth| nth % 3 == 0));
         for zones in [&["a"][..], &["a", "b"]] {
@@ -262,9 +330,11 @@ mod tests {
             let begun = begun(&first);
             let again = planned(&world, &after, OptionSelection::Like(&begun)).unwrap();
             assert_eq!(again.hash(), first.hash(), "{zones:?}");
-            assert!(!now.is_hashed(&first.hash()) && now.is_hashed_except_types(&first.hash()), "{zones:?}");
+            assert!(!now.is_hashed(&first.hash()) && now.replaces(&first.hash()), "{zones:?}");
             let of_earlier_release = first.hash().split('.').next().unwrap().to_owned();
-            assert!(again.is_hashed(&of_earlier_release) && !now.is_hashed_except_types(&of_earlier_release));
+            assert!(again.is_hashed(&of_earlier_release) && !now.replaces(&of_earlier_release));
+            let of_last_release = format!("{of_earlier_release}.{}", first.hash_of(super::without_types));
+            assert!(now.replaces(&of_last_release));
             world.objects.node_pools = pools("c");
             assert_eq!(planned(&world, &after, OptionSelection::Like(&begun)), None, "those are other nodes");
         }

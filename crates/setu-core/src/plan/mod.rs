@@ -36,6 +36,7 @@ pub mod pod_set_labels;
 pub mod policy_warnings;
 pub mod pool_claims;
 pub mod pools;
+mod recorded;
 pub mod reservations;
 pub mod resources;
 pub mod runtime;
@@ -52,9 +53,9 @@ mod tried;
 pub mod volumes;
 pub mod warm;
 
-use crate::api::NodeClaim;
 use crate::api::parameters::Pinning;
 use crate::api::workload::PodSetUpdate;
+use crate::api::{ClusterQueue, NodeClaim, ResourceFlavor};
 use crate::names;
 use crate::planted::planted;
 use demand::PodSetDemand;
@@ -66,13 +67,14 @@ pub use outcome::{NodeMaximum, Outcome, Plan, PodShare, Slot};
 use passed_over::PassedOver;
 pub use pending_nodes::PendingNodes;
 use pod_set_labels::PodSetLabels;
+use reservations::held;
 use std::sync::Arc;
 use tiers::ProvisioningOption;
 use topology::Topology;
 use tried::TriedOptions;
 
-/// What Kueue is to add to the pods, so that they find their nodes and nobody else does.
-pub fn pod_set_updates(
+/// Additions to the pods for Kueue to make, so that they find their nodes and nobody else does.
+fn pod_set_updates(
     pod_sets: &[String],
     gang: &str,
     pinning: Pinning,
@@ -107,7 +109,32 @@ pub fn pod_set_updates(
         .collect()
 }
 
-/// What a gang needs, whatever way its nodes come.
+/// The pod set updates of a gang that has its nodes. An obstacle if no pod set would get to them, or if Kueue cannot merge the updates
+/// with its other additions to the pods.
+pub fn updates(
+    queue: Option<&ClusterQueue>,
+    flavors: &[Arc<ResourceFlavor>],
+    request: &PlanRequest<'_>,
+    pinning: Pinning,
+    labels: &PodSetLabels,
+) -> Result<Vec<PodSetUpdate>, Obstacle> {
+    let name = request.workload.admission().map_or("", |a| a.cluster_queue.as_str());
+    let unknown = |what| Obstacle::new(ObstacleReason::QueueUnknown, what);
+    let queue = queue.ok_or_else(|| unknown(format!("ClusterQueue {name} was not found")))?;
+    let pod_sets = demand::pinned(Some(queue), request);
+    if pod_sets.is_empty() {
+        // Nodes were made for some pod set. Without an update no pod would get to them.
+        return Err(unknown(format!(
+            "ClusterQueue {name} has check {} provide for no pod set any more",
+            request.check
+        )));
+    }
+    let updates = pod_set_updates(&pod_sets, request.gang_label, pinning, labels);
+    merge::check(flavors, request, &updates)?;
+    Ok(updates)
+}
+
+/// The needs of a gang, whatever way its nodes come.
 struct Needs<'a> {
     demand: Vec<PodSetDemand<'a>>,
     topology: Topology,
@@ -151,7 +178,7 @@ pub fn plan(cluster: &PlanSnapshot<'_>, request: &PlanRequest<'_>) -> Outcome {
     }
     let first = if let OptionSelection::From(first) = request.selection { first } else { 0 };
     let mut tried = TriedOptions::none(&options);
-    let mut second_best = None;
+    let (mut second_best, mut similar) = (None, None);
     for (index, option) in (0..).zip(&options).skip(usize::try_from(first.min(last)).unwrap_or(usize::MAX)) {
         let plan = match plan_of(index, option) {
             Ok(plan) => plan,
@@ -166,6 +193,7 @@ pub fn plan(cluster: &PlanSnapshot<'_>, request: &PlanRequest<'_>) -> Outcome {
             return Outcome::Provision(tried.recorded_in(plan, cluster, request.policy));
         }
         let shortage = tried::shortage(cluster, &plan);
+        similar = similar.or_else(|| is_similar(request, &plan).then(|| plan.clone()));
         let next = match request.selection {
             OptionSelection::Like(claims) => like(plan, claims),
             // Capacity that ran out lately is tried again, unless Karpenter's metrics report that it is out.
@@ -174,7 +202,7 @@ pub fn plan(cluster: &PlanSnapshot<'_>, request: &PlanRequest<'_>) -> Outcome {
         tried.exhausted.extend(shortage.map(|shortage| (option, shortage)));
         second_best = second_best.or(next);
     }
-    match second_best {
+    match second_best.or(similar) {
         Some(plan) => Outcome::Provision(tried.recorded_in(plan, cluster, request.policy)),
         None => outcome::closed(&tried.obstacles()),
     }
@@ -186,6 +214,11 @@ fn is_taken(cluster: &PlanSnapshot<'_>, request: &PlanRequest<'_>, plan: &Plan) 
         OptionSelection::Like(claims) => plan.has_like(claims),
         OptionSelection::From(_) | OptionSelection::Accepted { .. } => !plan.is_exhausted(cluster.exhausted),
     }
+}
+
+/// Whether a plan for a gang with nodes gives nodes like them, of which DaemonSets may take more by now.
+fn is_similar(request: &PlanRequest<'_>, plan: &Plan) -> bool {
+    matches!(request.selection, OptionSelection::Like(claims) if plan.has_similar(claims))
 }
 
 /// Whether planning waits a moment for the obstacle to clear, instead of taking another option.
@@ -200,7 +233,7 @@ pub struct OptionReport {
     pub name: String,
     /// Its nodes, or why there are none.
     pub plan: Result<Plan, Obstacle>,
-    /// What each gate says.
+    /// The report of each gate.
     pub reports: Vec<gates::GateReport>,
     /// NodePools that are not eligible for it.
     pub passed_over: Vec<PassedOver>,
@@ -219,7 +252,9 @@ pub fn option_reports(
     let needs = Needs::of(cluster, request)?;
     let option_report = |option: ProvisioningOption| {
         let plan = nodes(cluster, request, &needs, &option);
-        let plan = plan.map(|plan| priced(cluster, request, warm::reusing(plan, cluster.warm)));
+        let plan = plan.map(|plan| warm::reusing(plan, cluster.warm));
+        let plan = plan.map(|plan| held::to_reservations(plan, cluster, request));
+        let plan = plan.map(|plan| priced(cluster, request, plan));
         let reports = plan.as_ref().map(|plan| gates::reports_of(cluster, request, plan)).unwrap_or_default();
         let shortage = plan.as_ref().ok().and_then(|plan| tried::shortage(cluster, plan));
         let shortage = shortage.map(|shortage| shortage.words);
@@ -239,6 +274,7 @@ fn gated(
     needs.topology.allows_staying(&plan, cluster.staying)?;
     let most = |claim: &NodeClaim| gates::capacity::most_of(claim, cluster, request.policy);
     let plan = warm::reusing(plan.keeping(cluster.staying, most), cluster.warm);
+    let plan = held::to_reservations(plan, cluster, request);
     let plan = priced(cluster, request, plan);
     match request.selection {
         OptionSelection::Accepted { .. } | OptionSelection::Like(_) => {

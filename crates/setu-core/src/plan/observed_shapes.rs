@@ -1,4 +1,4 @@
-//! What nodes of each instance type have shown, and for how long it counts.
+//! Shapes that nodes of each instance type have shown, and how long they count.
 //!
 //! Kept for each NodePool, because each may share devices differently. The ledger holds it, and `setu plan` rebuilds it. Rule: a node
 //! counts for its type while it exists; deleted nodes count until an hour after the first of them went. So an attempt that failed
@@ -13,18 +13,18 @@ use std::collections::{BTreeMap, BTreeSet};
 /// How long the shapes of deleted nodes are kept.
 const PAST: SignedDuration = SignedDuration::from_hours(1);
 
-/// What was seen, by instance type and NodePool.
+/// Observed shapes, by instance type and NodePool.
 #[derive(Debug, Default)]
 pub struct ObservedShapes(BTreeMap<(String, String), ObservedType>);
 
-/// What was seen of one type in one NodePool.
+/// Observations of one type in one NodePool.
 #[derive(Debug, Default)]
 struct ObservedType {
     /// Existing nodes, by what they show. Mostly all show the same.
     present: Vec<(Shape, BTreeSet<String>)>,
-    /// What deleted nodes showed.
+    /// The shape that deleted nodes showed.
     past: Option<DeletedNodes>,
-    /// What the provider expects.
+    /// The provider's estimate.
     estimate: Option<Estimate>,
 }
 
@@ -36,8 +36,8 @@ struct DeletedNodes {
     until: Timestamp,
 }
 
-/// What the provider expects of a node. It counts if no node was seen. It also bounds what nodes show, because the provider
-/// launches nothing for a claim that asks for more.
+/// The provider's estimate of a node. It counts if no node was seen. It also bounds what nodes show, because the provider launches
+/// nothing for a claim that asks for more.
 #[derive(Debug)]
 struct Estimate {
     /// The shape of the youngest claim.

@@ -1,5 +1,6 @@
-//! What blocks a plan: its kind, the gate that found it, and how long it lasts.
+//! Obstacles that block a plan: their kind, the gate that found them, and how long they last.
 
+use crate::api::NodeClaim;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -10,7 +11,7 @@ use std::fmt;
 pub struct Obstacle {
     /// Its kind.
     pub reason: ObstacleReason,
-    /// What is wrong and what to do about it, for the user.
+    /// The problem and its remedy, for the user.
     pub message: String,
     /// When time alone may clear it.
     pub until: Option<Timestamp>,
@@ -32,7 +33,7 @@ pub enum Gate {
     Reservations,
     /// How large a gang may be.
     Size,
-    /// What a gang may cost.
+    /// Bounds on the nodes, resources and cost of a gang.
     Budget,
     /// Limits for the whole controller and for one LocalQueue.
     Guards,
@@ -126,6 +127,15 @@ pub enum PlanChange {
 }
 
 impl PlanChange {
+    /// The change that this event of a claim is. `is_gone` says that Setu no longer holds the claim.
+    pub fn of_claim(is_gone: bool, claim: &NodeClaim) -> Option<Self> {
+        match (is_gone, claim.metadata.deletion_timestamp.is_some()) {
+            (true, _) => Some(Self::ClaimLeft),
+            (false, true) => Some(Self::ClaimLeaving),
+            (false, false) => claim.is_initialized().then_some(Self::ClaimInitialized),
+        }
+    }
+
     /// Whether it may clear such an obstacle. Gangs that wait for that are planned again.
     pub const fn may_clear(self, reason: ObstacleReason) -> bool {
         use ObstacleReason::{Guarded, LimitExceeded, QueueUnknown, QuotaExceeded, ReservationFull};

@@ -1,5 +1,5 @@
-//! What a NodeClaim may become: combinations of instance type, zone and capacity type, and values of other labels by which the
-//! policy distinguishes topology domains.
+//! Offerings that a NodeClaim may become: combinations of instance type, zone and capacity type, and values of other labels by
+//! which the policy distinguishes topology domains.
 //!
 //! A provider runs out of exactly such combinations, so shortages are recorded in these terms, for all gangs together. If a claim
 //! leaves the type open, the NodePool stands for it, with all machine requirements: a shortage of one family says nothing about
@@ -183,8 +183,8 @@ pub fn is_exhausted(claim: &NodeClaim, domain_keys: &[String], exhausted: &BTree
     !exhausted.is_empty() && Offering::of(claim, domain_keys).iter().all(|offering| offering.is_in(exhausted))
 }
 
-/// What a claim of this NodePool with these requirements asks for, for users: `on-demand g5.48xlarge in us-east-1a`. Empty if its
-/// NodePool is not known.
+/// Describes the request of a claim of this NodePool with these requirements, for users: `on-demand g5.48xlarge in us-east-1a`.
+/// Empty if its NodePool is not known.
 pub fn describe_request(node_pool: &str, list: &[Requirement]) -> String {
     if node_pool.is_empty() {
         return String::new();

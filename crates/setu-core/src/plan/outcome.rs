@@ -15,6 +15,7 @@ use crate::api::pod::ResourceList;
 use crate::names;
 use crate::words::counted;
 use jiff::Timestamp;
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -49,7 +50,7 @@ impl Outcome {
         matches!(self, Self::Refuse(_))
     }
 
-    /// What keeps the gang waiting; `None` if it need not wait, or if no wait helps.
+    /// The obstacle that the gang waits for; `None` if it need not wait, or if no wait helps.
     pub fn awaited(&self) -> Option<&Obstacle> {
         if let Self::Wait(obstacle) | Self::Refuse(obstacle) = self { Some(obstacle) } else { None }
     }
@@ -59,7 +60,7 @@ impl Outcome {
         self.awaited().map(Obstacle::reasons).unwrap_or_default()
     }
 
-    /// What each gate that was asked answered, and about what. `queue` is the ClusterQueue of the gang.
+    /// The result of each gate that was asked, with its subject. `queue` is the ClusterQueue of the gang.
     pub fn gate_results<'o>(&'o self, queue: &'o str) -> Vec<(Gate, &'o str, GateResult)> {
         let closed = if self.is_refused() { GateResult::Refused } else { GateResult::Waiting };
         match (self, self.awaited()) {
@@ -167,6 +168,8 @@ pub struct Slot {
     pub domain_keys: Arc<[String]>,
     /// Value of [`names::POD_SETS`] on its node, if it gets that label.
     pub pod_sets: Option<Arc<str>>,
+    /// Ids of the capacity reservations that it is held to. Empty for every one that the template allows.
+    pub held_to: Arc<BTreeSet<String>>,
 }
 
 /// The most that a node may have, over its known possible types.
@@ -203,9 +206,40 @@ impl Slot {
         asked.filter(|r| r.key == names::INSTANCE_TYPE && r.operator == "In").flat_map(|r| &r.values)
     }
 
-    /// What so many nodes like it take from its NodePool.
+    /// Its claim without name and gang labels, held to its capacity reservations.
+    pub fn claim(&self) -> Cow<'_, NodeClaim> {
+        if self.held_to.is_empty() {
+            return Cow::Borrowed(&self.template);
+        }
+        let mut claim = (*self.template).clone();
+        let asked = claim.spec.requirements.iter_mut().filter(|asked| asked.key == names::RESERVATION_ID);
+        asked.for_each(|asked| asked.values = self.held_to.iter().cloned().collect());
+        Cow::Owned(claim)
+    }
+
+    /// Ids of the capacity reservations that its node may launch into. Empty if it uses none.
+    pub fn reservation_ids(&self) -> BTreeSet<String> {
+        if self.held_to.is_empty() { reservations::ids(&self.template) } else { (*self.held_to).clone() }
+    }
+
+    /// The offerings that its node may become.
+    pub fn offerings(&self) -> BTreeSet<Offering> {
+        Offering::of(&self.claim(), &self.domain_keys)
+    }
+
+    /// Whether its node has no capacity anywhere, by these shortages.
+    pub fn is_exhausted(&self, exhausted: &BTreeSet<Offering>) -> bool {
+        is_exhausted(&self.claim(), &self.domain_keys, exhausted)
+    }
+
+    /// Whether its node comes from the same template, held to the same capacity reservations.
+    fn is_like(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.template, &other.template) && self.held_to == other.held_to
+    }
+
+    /// The amounts that this many nodes like it take from its NodePool.
     fn reservation(&self, gang: &str, nodes: u32) -> PendingNodes {
-        let ids = reservations::ids(&self.template);
+        let ids = self.reservation_ids();
         PendingNodes {
             gang: gang.to_owned(),
             node_pool: self.node_pool.clone(),
@@ -219,7 +253,7 @@ impl Slot {
     }
 
     /// Whether its claim exists already and is not one that the plan would create.
-    fn is_kept(&self) -> bool {
+    pub(super) fn is_kept(&self) -> bool {
         self.template.metadata.name.as_deref().is_some_and(|name| !name.is_empty())
     }
 }
@@ -294,15 +328,21 @@ impl Plan {
         groups
     }
 
+    /// As [`Self::groups`], but slots that are held to other capacity reservations are in groups of their own.
+    pub fn held_groups(&self) -> impl Iterator<Item = (&Slot, u32)> {
+        let groups = self.slots.chunk_by(Slot::is_like);
+        groups.filter_map(|group| Some((group.first()?, u32::try_from(group.len()).unwrap_or(u32::MAX))))
+    }
+
     /// The claim of each group of identical slots, with the number of nodes.
     pub fn claims(&self) -> impl Iterator<Item = (&NodeClaim, u32)> {
         self.groups().into_iter().map(|(slot, count)| (&*slot.template, count))
     }
 
-    /// What this plan takes from each NodePool.
+    /// The nodes that this plan takes from each NodePool.
     pub fn reservations(&self, gang: &str) -> Vec<PendingNodes> {
         let mut all: Vec<PendingNodes> = Vec::new();
-        for (slot, count) in self.groups() {
+        for (slot, count) in self.held_groups() {
             let taken = slot.reservation(gang, count);
             match all.iter_mut().find(|r| r.node_pool == slot.node_pool) {
                 Some(known) => known.add(taken),
@@ -335,20 +375,18 @@ impl Plan {
 
     /// Every combination of machine, zone, capacity type and place that one of its nodes may become.
     pub fn offerings(&self) -> BTreeSet<Offering> {
-        self.wanted().flat_map(|slot| Offering::of(&slot.template, &slot.domain_keys)).collect()
+        self.wanted().flat_map(Slot::offerings).collect()
     }
 
     /// Whether one of its nodes has no capacity anywhere, by the recorded shortages.
     pub fn is_exhausted(&self, exhausted: Option<&BTreeSet<Offering>>) -> bool {
-        exhausted.is_some_and(|exhausted| {
-            self.wanted().any(|slot| is_exhausted(&slot.template, &slot.domain_keys, exhausted))
-        })
+        exhausted.is_some_and(|exhausted| self.wanted().any(|slot| slot.is_exhausted(exhausted)))
     }
 
     /// One of the identical slots whose nodes are still to be requested, for each kind.
     pub fn wanted(&self) -> impl Iterator<Item = &Slot> {
         let mut wanted: Vec<&Slot> = self.slots.iter().filter(|slot| self.is_new(slot)).collect();
-        wanted.dedup_by(|one, other| Arc::ptr_eq(&one.template, &other.template));
+        wanted.dedup_by(|one, other| one.is_like(other));
         wanted.into_iter()
     }
 

@@ -1,11 +1,11 @@
-//! What a planned gang is about to take from each NodePool. It counts for other gangs before its nodes exist.
+//! Nodes that a planned gang is about to take from each NodePool. They count for other gangs before they exist.
 
 use super::resources;
 use super::shape::UnknownAmount;
 use crate::api::pod::ResourceList;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a gang is about to create in one NodePool.
+/// Nodes that a gang is about to create in one NodePool.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PendingNodes {
     /// The gang's id.

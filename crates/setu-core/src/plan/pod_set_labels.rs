@@ -86,6 +86,12 @@ pub(super) fn lists(value: &str, pod_set: &str) -> bool {
     value.split('.').any(|name| name == pod_set)
 }
 
+/// Whether the node of a claim is for one of these pod sets; `None` if the claim names none.
+pub fn is_for(claim: &NodeClaim, pod_sets: &BTreeSet<String>) -> Option<bool> {
+    let value = claim.label(names::POD_SETS);
+    (!value.is_empty()).then(|| pod_sets.iter().any(|pod_set| lists(value, pod_set)))
+}
+
 /// Pod sets that may use each other's nodes, and the claims of these nodes.
 struct Group<'s> {
     pod_sets: BTreeSet<&'s str>,

@@ -4,8 +4,9 @@
 mod money;
 
 use super::catalogue;
+use super::reservations::held;
 use super::shape::DISK;
-use crate::api::parameters::{Budget, NodeDevices, ProvisioningParametersSpec, StatedShape};
+use crate::api::parameters::{Budget, NodeDevices, ProvisioningParametersSpec, StatedShape, Tier};
 use crate::api::quantity::Amount;
 use crate::policy::file::{Guards, PolicyFile};
 use crate::policy::path::{Finding, Path};
@@ -44,6 +45,7 @@ fn of_layer(at: &Path, spec: &ProvisioningParametersSpec, policy: &Policy) -> Ve
     found.extend(misspelt_of(at, spec));
     found.extend(absurd_of(at, spec));
     found.extend(everywhere_of(at, spec));
+    found.extend(unplaced_of(at, spec));
     found
 }
 
@@ -127,6 +129,18 @@ fn everywhere_of(at: &Path, spec: &ProvisioningParametersSpec) -> Vec<Finding> {
         (at.index(index), why)
     };
     without.map(why).collect()
+}
+
+/// Tiers of several reservations of which Setu does not know whether Karpenter uses them together.
+fn unplaced_of(at: &Path, spec: &ProvisioningParametersSpec) -> Vec<Finding> {
+    let at = at.key("tiers");
+    let tiers = spec.tiers.iter().flatten().enumerate().filter(|(_, tier)| held::is_unsure(tier));
+    let why = |(index, _): (usize, &Tier)| {
+        let why = "Karpenter launches all nodes that may use several reservations of one type and zone into the same one; \
+                   state instanceType and zone of each, so that Setu divides the nodes among them";
+        (at.index(index).key("reservations"), why.to_owned())
+    };
+    tiers.map(why).collect()
 }
 
 /// A hold that ends an attempt before the gang's deadline does.
@@ -271,6 +285,21 @@ mod tests {
         );
         assert_eq!(found.path.to_string(), "defaults.devices[0]");
         assert_eq!(entry(", requirements: [{key: node.kubernetes.io/instance-type, operator: Exists}]"), []);
+    }
+
+    #[test]
+    fn several_reservations_of_unknown_type_or_zone_are_a_warning() {
+        let of = |second: &str| {
+            let first = "{id: cr-1, nodes: 2, instanceType: p5.48xlarge, zone: a}";
+            let tier = format!("{{name: t, nodePoolName: g, reservations: [{first}{second}]}}");
+            of_text(&format!("{HEAD}defaults: {{tiers: [{tier}]}}\n"))
+        };
+        let [found] = of(", {id: cr-2, nodes: 2, instanceType: p5.48xlarge}").try_into().unwrap();
+        assert!(found.message.contains("state instanceType and zone of each"), "{found}");
+        assert_eq!(found.path.to_string(), "defaults.tiers[0].reservations");
+        assert_eq!(of(", {id: cr-2, nodes: 2, instanceType: p5.48xlarge, zone: a}"), []);
+        assert_eq!(of(", {id: cr-2, nodes: 2, instanceType: p4d.24xlarge}"), [], "of different types");
+        assert_eq!(of(""), []);
     }
 
     #[test]

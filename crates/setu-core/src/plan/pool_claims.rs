@@ -22,7 +22,7 @@ pub struct PoolClaims {
 
 #[derive(Clone, Debug, Default)]
 struct ClaimsOfPool {
-    /// What the settled claims of all gangs count as, with their number.
+    /// Sum of what the settled claims of all gangs count as, with their number.
     settled: ResourceList,
     gangs: Vec<GangClaims>,
 }
@@ -34,7 +34,7 @@ struct GangClaims {
     gang: String,
     /// The value of its label, and the UID of its Workload.
     owner: (String, String),
-    /// What its settled claims count as, with their number.
+    /// Sum of what its settled claims count as, with their number.
     settled: ResourceList,
     /// Its claims that are not settled: not launched, being deleted or kept warm.
     unsettled: Vec<Arc<NodeClaim>>,
@@ -87,7 +87,7 @@ impl PoolClaims {
 /// The claims of one NodePool as one gang sees them, without those of gangs whose planned nodes are reserved.
 #[derive(Debug, Default)]
 pub struct ClaimsBeside<'c> {
-    /// What the settled claims of other gangs count as, with their number.
+    /// Sum of what the settled claims of other gangs count as, with their number.
     pub settled: ResourceList,
     /// The other claims of other gangs.
     pub unsettled: Vec<&'c Arc<NodeClaim>>,

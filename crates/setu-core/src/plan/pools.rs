@@ -44,7 +44,7 @@ pub struct Candidates {
 /// NodePools that have types without accelerators.
 ///
 /// # Errors
-/// What is wrong with the nearest of them, if none fits.
+/// The obstacle of the nearest of them, if none fits.
 pub fn candidates(
     cluster: &PlanSnapshot<'_>,
     request: &PlanRequest<'_>,

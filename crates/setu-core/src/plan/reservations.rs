@@ -3,6 +3,8 @@
 //! Rule: a node counts for the reservation in its label. Before launch, it counts for the first reservation with room that its
 //! claim may launch into.
 
+pub mod held;
+
 use crate::api::NodeClaim;
 use crate::api::parameters::{CapacityReservation, Tier};
 use crate::api::requirements::Requirements;
@@ -46,15 +48,14 @@ impl<'t> Room<'t> {
 
     /// Takes instances for nodes like this claim. Returns how many were free.
     pub fn give_like(&mut self, nodes: u32, claim: &NodeClaim) -> u32 {
-        let (ids, asked) = (ids(claim), Requirements::readable(&claim.spec.requirements));
-        let may_be = |key: &str, value: &Option<String>| {
-            value.as_ref().is_none_or(|value| asked.get(key).is_none_or(|values| values.allows(value)))
-        };
-        self.give_where(nodes, |one| {
-            ids.contains(&one.id)
-                && may_be(names::INSTANCE_TYPE, &one.instance_type)
-                && may_be(names::ZONE, &one.zone)
-        })
+        let wanted = Wanted::of(claim);
+        self.give_where(nodes, |one| wanted.may_use(one))
+    }
+
+    /// The reservations with free instances that nodes like this claim may launch into, with their number.
+    fn for_like(&self, claim: &NodeClaim) -> Vec<(&'t CapacityReservation, u32)> {
+        let wanted = Wanted::of(claim);
+        self.0.iter().copied().filter(|(one, left)| *left > 0 && wanted.may_use(one)).collect()
     }
 
     fn give_where(&mut self, nodes: u32, fits: impl Fn(&CapacityReservation) -> bool) -> u32 {
@@ -65,5 +66,27 @@ impl<'t> Room<'t> {
             without = without.saturating_sub(given);
         }
         nodes.saturating_sub(without)
+    }
+}
+
+/// What a claim that is not launched yet asks for.
+struct Wanted {
+    ids: BTreeSet<String>,
+    asked: Requirements,
+}
+
+impl Wanted {
+    fn of(claim: &NodeClaim) -> Self {
+        Self { ids: ids(claim), asked: Requirements::readable(&claim.spec.requirements) }
+    }
+
+    /// Whether its node may launch into a reservation, as far as the policy states the type and zone.
+    fn may_use(&self, one: &CapacityReservation) -> bool {
+        let may_be = |key: &str, value: &Option<String>| {
+            value.as_ref().is_none_or(|value| self.asked.get(key).is_none_or(|values| values.allows(value)))
+        };
+        self.ids.contains(&one.id)
+            && may_be(names::INSTANCE_TYPE, &one.instance_type)
+            && may_be(names::ZONE, &one.zone)
     }
 }

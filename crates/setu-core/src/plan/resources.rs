@@ -148,7 +148,7 @@ pub struct Defaults<'a> {
     pub runtime_classes: &'a [Arc<RuntimeClass>],
 }
 
-/// What one pod of this spec requests from a node, including its place in the node's pod count.
+/// Resources that one pod of this spec requests from a node, including its place in the node's pod count.
 pub fn of_pod(spec: &PodSpec, defaults: Defaults<'_>) -> Result<ResourceList, BadQuantity> {
     let mut total = of_containers(spec, defaults.limit_ranges)?;
     if let Some(pod_level) = &spec.resources {
@@ -165,7 +165,7 @@ pub fn of_pod(spec: &PodSpec, defaults: Defaults<'_>) -> Result<ResourceList, Ba
     Ok(total)
 }
 
-/// What the containers of a pod request together.
+/// Resources that the containers of a pod request together.
 fn of_containers(spec: &PodSpec, limit_ranges: &[Arc<LimitRange>]) -> Result<ResourceList, BadQuantity> {
     let requests = |container: &Container| container_requests(container, limit_ranges);
     let mut main = ResourceList::new();

@@ -1,4 +1,4 @@
-//! What a RuntimeClass adds to the pods that name it.
+//! Additions of a RuntimeClass to the pods that name it.
 //!
 //! Source: the RuntimeClass admission plugin of the API server. It merges `scheduling.nodeSelector` and
 //! `scheduling.tolerations` into each pod as the pod is created, so the template does not show them. It refuses pods

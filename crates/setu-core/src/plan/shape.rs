@@ -1,4 +1,4 @@
-//! What a node of an instance type offers to pods, as a Node, a NodeClaim or the catalogue shows it.
+//! The shape of an instance type: what a node of it offers to pods, as a Node, a NodeClaim or the catalogue shows it.
 //!
 //! Rule: among several Nodes, the least amount of a resource counts, but the highest number of a device: a node that lacks some is
 //! unhealthy, not smaller. So a single Node that lacks devices is not trusted.
@@ -29,15 +29,15 @@ const ANY_DISK: &str = "1Ei";
 /// Divisor of the memory that is left free if only the provider's estimate is known.
 const ESTIMATE_MARGIN: u32 = 20;
 
-/// What nodes of an instance type offer.
+/// Resources and labels of the nodes of an instance type.
 #[derive(Serialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Shape {
     /// The instance type.
     pub instance_type: String,
-    /// What pods may use, including the DaemonSets' part.
+    /// Resources that pods may use, including the DaemonSets' part.
     pub allocatable: ResourceList,
-    /// What it has before the system and the kubelet take their part. Empty if unknown.
+    /// Resources before the system and the kubelet take their part. Empty if unknown.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub capacity: ResourceList,
     /// Labels that come with the machine.
@@ -49,7 +49,7 @@ pub struct Shape {
     /// How many Nodes showed it.
     #[serde(skip)]
     pub nodes: u32,
-    /// What is known of its accelerators.
+    /// How far its accelerators are known.
     #[serde(skip)]
     pub accelerators: Accelerators,
     /// The source of this knowledge.
@@ -57,7 +57,7 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// What a ready Node shows of its instance type.
+    /// The shape that a Node shows; `None` unless it is ready and initialized.
     pub fn of_node(node: &Node, seen: Timestamp) -> Option<Self> {
         let labels = node.metadata.labels.as_ref()?;
         let source = Source::Node { name: node.metadata.name.clone()?, seen };
@@ -68,7 +68,7 @@ impl Shape {
         shown.then(seen).flatten()
     }
 
-    /// What the provider expects of a NodeClaim's instance type.
+    /// The shape that the provider expects for a NodeClaim; `None` until the claim's status says.
     pub fn of_claim(claim: &NodeClaim) -> Option<Self> {
         let labels = claim.metadata.labels.as_ref()?;
         let created = claim.metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |at| at.0);
@@ -136,7 +136,7 @@ impl Shape {
         Self { allocatable, capacity, ..other.clone() }
     }
 
-    /// What nodes showed, capped at `expected`. Devices that a single node lacks may be unhealthy, or not there yet.
+    /// This observed shape, capped at `expected`. Devices that a single node lacks may be unhealthy, or not there yet.
     #[must_use]
     pub fn within(mut self, expected: &Self) -> Self {
         let devices = devices(&expected.allocatable);

@@ -1,5 +1,5 @@
-//! What nodes of an instance type offer: stated by the policy, learnt from observed nodes, sized by Karpenter's metrics, or
-//! listed in the provider's catalogue.
+//! Known shapes of instance types: stated by the policy, learnt from observed nodes, sized by Karpenter's metrics, or listed in the
+//! provider's catalogue.
 //!
 //! No API object lists instance types. Rule: observed Nodes win over estimates.
 
@@ -26,7 +26,7 @@ fn by_others(shown: &ResourceList, listed: &ResourceList) -> ResourceList {
     least
 }
 
-/// What is known of the types that a node with these requirements may be of.
+/// The known types that a node with these requirements may be of.
 #[derive(Clone, Debug, Default)]
 pub struct KnownTypes {
     /// One shape for each type.
@@ -54,9 +54,9 @@ impl KnownTypes {
 /// The sources of shapes.
 #[derive(Clone, Copy, Debug)]
 pub struct Sources<'a> {
-    /// What the policy states.
+    /// Shapes that the policy states.
     pub stated: &'a [StatedShape],
-    /// What was learnt from Nodes and NodeClaims.
+    /// Shapes learnt from Nodes and NodeClaims.
     pub learnt: &'a [Shape],
     /// API group of the NodeClass, which identifies the provider.
     pub group: &'a str,

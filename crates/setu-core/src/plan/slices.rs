@@ -1,7 +1,9 @@
-//! The earlier slices of an elastic Job: those whose pods have nodes, which a new slice does not plan again.
+//! The earlier slices of an elastic Job: those whose pods have nodes, which a new slice does not plan again, and where these nodes
+//! are.
 
+use super::PlanRequest;
 use super::demand::granted;
-use crate::api::Workload;
+use crate::api::{Node, Workload};
 use std::sync::Arc;
 
 /// Most earlier slices of one Job that are considered.
@@ -41,6 +43,19 @@ pub fn predecessors(
         SliceNodes::Others | SliceNodes::Lost | SliceNodes::Unknown => None,
     };
     all.into_iter().filter_map(counted).collect()
+}
+
+/// Value of the shared label on the nodes of earlier slices; `None` if no label is shared, or there is no earlier slice.
+/// `nodes_of_job` finds the nodes of claims with the gang's label, except those made for the Workload with this UID: the gang's own first
+/// node must not change the order of options while its other nodes are being created.
+pub fn shared_domain(
+    request: &PlanRequest<'_>,
+    nodes_of_job: impl FnOnce(&str) -> Vec<Arc<Node>>,
+) -> Option<String> {
+    let key = &request.policy.colocation.as_ref()?.topology_key;
+    request.workload.replaces()?;
+    let nodes = nodes_of_job(request.workload.metadata.uid.as_deref().unwrap_or_default());
+    nodes.iter().filter_map(|node| node.metadata.labels.as_ref()?.get(key)).min().cloned()
 }
 
 /// A slice with quota for no more pods than it has now.

@@ -12,7 +12,7 @@ mod packed_gang;
 mod pinning;
 mod types;
 
-use super::claim::{self, Draft};
+use super::claim::Draft;
 use super::demand::PodSetDemand;
 use super::offering;
 use super::packing::{Batch, Filled, Misfit, NodeKind, pack};
@@ -20,7 +20,7 @@ use super::shape::Shape;
 use super::shapes::{KnownTypes, Sources, devices_per_node, known};
 use super::{
     Obstacle, ObstacleReason, Plan, PlanRequest, PlanSnapshot, PodShare, Slot, daemons, devices, lifetime,
-    resources,
+    recorded, resources,
 };
 use crate::api::parameters::NodeDevices;
 use crate::api::pod::ResourceList;
@@ -108,7 +108,7 @@ fn pod_set_groups<'a>(
     groups
 }
 
-/// What is known of the types that nodes of a draft may be of. `asks_devices` says whether pods ask for devices.
+/// The known types that nodes of a draft may be of. `asks_devices` says whether pods ask for devices.
 fn of_draft(
     cluster: &PlanSnapshot<'_>,
     request: &PlanRequest<'_>,
@@ -334,12 +334,14 @@ impl GroupPlanner<'_> {
         let types = self.possible(types, count, &requests, notes);
         notes.extend(self.not_sold(&types));
         let types = self.cheapest(types, &requests, notes)?;
-        let mut template = self.group.draft.claim(requests, self.taints.clone(), &types)?;
+        let asked = self.asked_types(&types, &requests, notes);
+        let mut template = self.group.draft.claim(requests, self.taints.clone(), asked.as_ref())?;
         devices::record(&mut template, &self.devices());
-        claim::record_pod_requests(&mut template, of_pods);
+        recorded::record(&mut template, of_pods, self.group.known.catalogue);
         let template = Arc::new(template);
-        let most = Arc::new(self.most(&template.spec.resources.requests, &types));
+        let most = Arc::new(self.most(&template.needs(), &types));
         let pods: Arc<[PodShare]> = pods.into();
+        let (domain_keys, held_to): (Arc<[String]>, Arc<BTreeSet<String>>) = Default::default();
         let slot = |_| Slot {
             index: 0,
             pods: Arc::clone(&pods),
@@ -347,8 +349,9 @@ impl GroupPlanner<'_> {
             template: Arc::clone(&template),
             shape: shape.cloned(),
             most: Arc::clone(&most),
-            domain_keys: Arc::default(),
+            domain_keys: Arc::clone(&domain_keys),
             pod_sets: None,
+            held_to: Arc::clone(&held_to),
         };
         slots.extend((0..count).map(slot));
         Ok(())
@@ -679,6 +682,36 @@ mod tests {
         let source = Source::NodeClaim { name: "c".into(), seen: jiff::Timestamp::UNIX_EPOCH };
         world.shapes[0].source = source;
         assert_eq!(types(&world), ("g5 p5".into(), vec![]), "what was only expected may be wrong");
+    }
+
+    #[test]
+    fn a_type_whose_nodes_were_too_small_is_excluded_where_the_type_is_open() {
+        let mut world = filled(&[pod_set("main", 2)], &["g5"], &json!([]));
+        world.objects.node_pools = vec![pool("gpu", &json!({}))];
+        world.policy.packing = PackingMode::PerPod;
+        let types = |world: &Fixture| {
+            let requirements = world.provisioned().slots[0].template.spec.requirements.clone();
+            let asked = requirements.into_iter().find(|r| r.key == names::INSTANCE_TYPE);
+            asked.map(|asked| (asked.operator, asked.values.join(" ")))
+        };
+        assert_eq!(types(&world), None);
+        let first = world.provisioned();
+        let small = |name: &str| Shape { allocatable: object(json!({"cpu": "1"})), ..learnt(name, 1) };
+        world.shapes = vec![small("g6"), small("g5"), learnt("p5", 8)];
+        assert_eq!(types(&world), Some(("NotIn".to_owned(), "g5 g6".to_owned())));
+        let now = world.provisioned();
+        let note = "types g5, g6 are left out: their nodes have shown that they do not hold the pods";
+        assert_eq!(now.notes, [note]);
+        // A gang that has begun goes on as before.
+        assert!(!now.is_hashed(&first.hash()) && now.replaces(&first.hash()));
+        let mut begun = (*first.slots[0].template).clone();
+        begun.metadata.labels.get_or_insert_default().insert(names::NODEPOOL.to_owned(), "gpu".to_owned());
+        let again = now.with_types_of(&[begun], false).unwrap();
+        assert_eq!(again.hash(), first.hash());
+        let mut listed = filled(&[pod_set("main", 2)], &["g5", "p5"], &json!([]));
+        listed.shapes = world.shapes.clone();
+        listed.policy.packing = PackingMode::PerPod;
+        assert_eq!(types(&listed), Some(("In".to_owned(), "p5".to_owned())));
     }
 
     #[test]

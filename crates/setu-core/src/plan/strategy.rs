@@ -25,10 +25,10 @@ pub fn timed(outcome: Outcome, request: &PlanRequest<'_>) -> Outcome {
     }
 }
 
-/// Checks of other controllers that are not Ready.
+/// Checks that are not Ready, of other controllers or of Setu's with an earlier name. Two of Setu's do not wait for each other.
 fn others<'w>(request: &PlanRequest<'w>) -> Vec<&'w str> {
-    let checks = request.workload.checks().iter();
-    let open = checks.filter(|c| !request.our_checks.contains(&c.name) && c.state != Verdict::Ready);
+    let is_other = |name: &String| !request.our_checks.contains(name) || name.as_str() < request.check;
+    let open = request.workload.checks().iter().filter(|c| is_other(&c.name) && c.state != Verdict::Ready);
     open.map(|c| c.name.as_str()).collect()
 }
 
@@ -45,6 +45,27 @@ mod tests {
         }));
         world.policy.strategy = strategy;
         timed(world.plan(), &world.request())
+    }
+
+    #[test]
+    fn of_several_checks_of_setus_the_last_by_name_waits_for_the_others() {
+        let entry = |name: &str, state: &str| json!({"name": name, "state": state, "lastTransitionTime": "2026-01-01T00:00:00Z", "message": ""});
+        let summary = |other: &str, state: &str| {
+            let mut world = Fixture::new().workload(&json!({
+                "status": {"admissionChecks": [entry(other, state), entry("prov", "Pending")]},
+            }));
+            world.checks = vec!["prov".to_owned(), other.to_owned()];
+            world.policy.strategy = StrategyType::LastCheck;
+            match timed(Fixture::new().plan(), &world.request()) {
+                Outcome::Wait(obstacle) => obstacle.message,
+                Outcome::Provision(_) => "provisioned".to_owned(),
+                outcome => panic!("{outcome:?}"),
+            }
+        };
+        let waits = summary("alpha", "Pending");
+        assert!(waits.ends_with("they are created once check alpha is Ready"), "{waits}");
+        assert_eq!(summary("alpha", "Ready"), "provisioned");
+        assert_eq!(summary("zeta", "Pending"), "provisioned", "that one waits for this one");
     }
 
     #[test]

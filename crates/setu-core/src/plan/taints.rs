@@ -24,6 +24,12 @@ pub fn gang_taint(gang: &str) -> Taint {
     }
 }
 
+/// The taint as kubectl writes it.
+pub fn in_words(taint: &Taint) -> String {
+    let value = taint.value.as_deref().filter(|value| !value.is_empty());
+    format!("{}{}:{}", taint.key, value.map_or_else(String::new, |value| format!("={value}")), taint.effect)
+}
+
 /// Whether pods with these tolerations may run despite this taint.
 pub fn tolerates(tolerations: &[Toleration], taint: &Taint) -> bool {
     if taint.effect == "PreferNoSchedule" {

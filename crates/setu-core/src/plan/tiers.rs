@@ -54,7 +54,7 @@ pub fn options(
     (0..).zip(of_policy(request.policy)).flat_map(of_tier).collect()
 }
 
-/// What the options of one tier are made from.
+/// The inputs for the options of one tier.
 struct TierOptions<'a> {
     cluster: &'a PlanSnapshot<'a>,
     request: &'a PlanRequest<'a>,
@@ -105,7 +105,7 @@ impl TierOptions<'_> {
             let has_spare = drafts.iter().any(|draft| draft.has_spare);
             let pools: BTreeSet<String> = drafts.iter().map(|d| d.node_pool.clone()).collect();
             let shown = if several { joined(&pools) } else { String::new() };
-            for (domain, drafts) in colocated(colocation, self.cluster.settled, drafts) {
+            for (domain, drafts) in colocated(colocation, self.cluster.shared_domain, drafts) {
                 let arranged = match drafts {
                     Ok(drafts) => self.topology.arrangements(self.demand, drafts),
                     Err(obstacle) => vec![(String::new(), Err(obstacle))],
@@ -238,7 +238,7 @@ fn combinations(candidates: &[Vec<Draft>]) -> Vec<Vec<Draft>> {
 /// colocation is required, and otherwise the first.
 fn colocated(
     colocation: Option<&SharedLabel>,
-    settled: Option<&str>,
+    shared_domain: Option<&str>,
     drafts: Vec<Draft>,
 ) -> Vec<(String, Result<Vec<Draft>, Obstacle>)> {
     let Some(SharedLabel { topology_key: key, mode }) = colocation else {
@@ -247,17 +247,17 @@ fn colocated(
     let listed = |draft: &Draft| draft.requirements.get(key).and_then(|v| v.listed()).cloned();
     let common = drafts.iter().map(listed).reduce(|a, b| Some(&a? & &b?)).flatten();
     let required = *mode == ColocationMode::Required;
-    let open = |value: &&String| !required || settled.is_none_or(|settled| settled == *value);
+    let open = |value: &&String| !required || shared_domain.is_none_or(|domain| domain == *value);
     let mut values: Vec<&String> = common.iter().flatten().filter(open).collect();
-    values.sort_by_key(|value| settled != Some(value.as_str()));
+    values.sort_by_key(|value| shared_domain != Some(value.as_str()));
     values.truncate(topology::DOMAINS);
     let mut all: Vec<_> = values
         .into_iter()
         .map(|value| (value.clone(), drafts.iter().map(|d| d.held_to(key, value, "colocation")).collect()))
         .collect();
     let why = || {
-        let why = if let (Some(settled), Some(_)) = (settled, &common) {
-            format!("leave out {key} {settled}, where the nodes are that the gang has already")
+        let why = if let (Some(domain), Some(_)) = (shared_domain, &common) {
+            format!("leave out {key} {domain}, where the nodes are that the gang has already")
         } else if common.is_some() {
             format!("have no value of {key} in common")
         } else {
@@ -736,8 +736,8 @@ mod tests {
 
     #[test]
     fn a_growing_gang_stays_in_the_zone_of_its_nodes() {
-        let plan = |world: &Fixture, settled| {
-            let cluster = crate::plan::PlanSnapshot { settled: Some(settled), ..world.cluster() };
+        let plan = |world: &Fixture, domain| {
+            let cluster = crate::plan::PlanSnapshot { shared_domain: Some(domain), ..world.cluster() };
             match crate::plan::plan(&cluster, &world.request()) {
                 Outcome::Provision(plan) => Ok(plan),
                 Outcome::Refuse(obstacle) => Err(obstacle.message),

@@ -32,7 +32,7 @@ pub struct Portion {
     pub set: usize,
     /// How many of its pods.
     pub pods: u32,
-    /// What their nodes must be.
+    /// The draft of their nodes.
     pub draft: Draft,
 }
 
@@ -173,7 +173,7 @@ impl Topology {
         Ok(demand.iter().enumerate().zip(drafts.iter()).map(whole).collect())
     }
 
-    /// What arranges the pods; `None` without a constraint.
+    /// The arranger of the pods; `None` without a constraint.
     fn arranger<'a>(&'a self, demand: &'a [PodSetDemand<'a>], drafts: &'a [Draft]) -> Option<Arranger<'a>> {
         let first = self.constraints.first()?;
         let members = self.constraints.iter().flat_map(|c| c.members.clone()).collect();

@@ -2,10 +2,10 @@
 //! nodes.
 
 use super::gates::Gate;
-use super::offering::{Offering, SHORTAGE_TTL, is_exhausted};
+use super::offering::{Offering, SHORTAGE_TTL};
 use super::passed_over::PassedOver;
 use super::tiers::ProvisioningOption;
-use super::{Obstacle, ObstacleReason, Plan, PlanSnapshot};
+use super::{Obstacle, ObstacleReason, Plan, PlanSnapshot, Slot};
 use crate::policy::Policy;
 use crate::words::few;
 use jiff::Timestamp;
@@ -33,10 +33,8 @@ impl CapacityShortage {
 /// The shortage that blocks nodes of this plan. `None` if all may have capacity.
 pub fn shortage(cluster: &PlanSnapshot<'_>, plan: &Plan) -> Option<CapacityShortage> {
     let exhausted = cluster.exhausted?;
-    let is_out = |slot: &&super::Slot| is_exhausted(&slot.template, &slot.domain_keys, exhausted);
-    let out = plan.wanted().filter(is_out);
-    let out: BTreeSet<Offering> =
-        out.flat_map(|slot| Offering::of(&slot.template, &slot.domain_keys)).collect();
+    let out = plan.wanted().filter(|slot| slot.is_exhausted(exhausted));
+    let out: BTreeSet<Offering> = out.flat_map(Slot::offerings).collect();
     if out.is_empty() {
         return None;
     }

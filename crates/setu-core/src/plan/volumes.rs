@@ -6,6 +6,7 @@
 use super::affinity::joined;
 use super::{Obstacle, ObstacleReason, Outcome};
 use crate::api::pod::Volume;
+use crate::api::requirements::normalized;
 use crate::api::workload::PodSet;
 use crate::api::{ResourceClaimTemplate, Workload};
 use crate::names;
@@ -18,6 +19,17 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Provisioner of classes whose volumes are created by hand.
 const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
+
+/// Provisioners of disks that are each in one zone.
+const ZONAL: [&str; 7] = [
+    "ebs.csi.aws.com",
+    "ebs.csi.eks.amazonaws.com",
+    "pd.csi.storage.gke.io",
+    "disk.csi.azure.com",
+    "kubernetes.io/aws-ebs",
+    "kubernetes.io/gce-pd",
+    "kubernetes.io/azure-disk",
+];
 
 /// The result of reading an object that the pods depend on.
 #[derive(Clone, Debug, PartialEq)]
@@ -238,13 +250,10 @@ impl VolumeReader<'_> {
             )));
         }
         let terms = joined(class.allowed_topologies.iter().flatten().map(allowed).collect());
-        let values = |term: &Vec<NodeSelectorRequirement>| {
-            term.iter().flat_map(|asked| asked.values.iter().flatten()).count()
-        };
-        if !waits_for_pod(class) && (terms.len() > 1 || terms.iter().any(|term| values(term) > 1)) {
+        if !waits_for_pod(class) && may_be_elsewhere(class, &terms) {
             return Err(self.unusable(&format!(
                 "{whose} has {what}, which may create a volume in a zone without the pod's node; set its volumeBindingMode to \
-                 WaitForFirstConsumer"
+                 WaitForFirstConsumer, or list only the nodes' zone under its allowedTopologies"
             )));
         }
         Ok(Some(VolumeTopology { text: self.of(&what), terms }))
@@ -281,6 +290,24 @@ impl VolumeReader<'_> {
     }
 }
 
+/// Whether a class that creates volumes without regard to the pods may create them in several zones. `terms` are what it allows.
+fn may_be_elsewhere(class: &StorageClass, terms: &[Vec<NodeSelectorRequirement>]) -> bool {
+    let values = |term: &Vec<NodeSelectorRequirement>| {
+        term.iter().flat_map(|asked| asked.values.iter().flatten()).count()
+    };
+    let is_region = |asked: &NodeSelectorRequirement| normalized(&asked.key) == names::REGION;
+    let is_in_any_zone = || is_of_one_zone_each(class) && terms.iter().flatten().all(is_region);
+    terms.len() > 1 || terms.iter().any(|term| values(term) > 1) || is_in_any_zone()
+}
+
+/// Whether each volume of a class is in one zone, as far as its provisioner is known.
+fn is_of_one_zone_each(class: &StorageClass) -> bool {
+    // Disks of Azure that every zone of their region has.
+    let is_of_all_zones = |value: &String| value.to_ascii_uppercase().ends_with("_ZRS");
+    ZONAL.contains(&class.provisioner.as_str())
+        && !class.parameters.iter().flatten().any(|(_, value)| is_of_all_zones(value))
+}
+
 /// Zones and regions in the labels of a volume. The scheduler respects them in addition to the node affinity.
 fn label_requirements(volume: &PersistentVolume) -> Vec<NodeSelectorRequirement> {
     const KEYS: [&str; 4] = [
@@ -311,7 +338,7 @@ fn is_of_one_node(term: &NodeSelectorTerm) -> bool {
         || expressions().any(|asked| asked.key == names::HOSTNAME && names_some(asked))
 }
 
-/// What the term requires of a new node. Host names are dropped, because a new host name is never excluded.
+/// Requirements of the term on a new node. Host names are dropped, because a new host name is never excluded.
 fn expressions(term: &NodeSelectorTerm) -> Vec<NodeSelectorRequirement> {
     let all = term.match_expressions.iter().flatten();
     all.filter(|asked| asked.key != names::HOSTNAME).cloned().collect()
@@ -479,6 +506,37 @@ mod tests {
     }
 
     #[test]
+    fn a_volume_that_is_created_with_its_pod_in_any_zone_is_refused() {
+        let of = |class: &Value| {
+            let mut world = Fixture::new().pods(&json!({"volumes": [{"name": "scratch", "ephemeral":
+                {"volumeClaimTemplate": {"spec": {"storageClassName": "fast"}}}}]}));
+            world.storage.classes = there("fast", class.clone());
+            world
+        };
+        for provisioner in ZONAL {
+            let message =
+                refused(&of(&json!({"provisioner": provisioner, "volumeBindingMode": "Immediate"})));
+            assert!(
+                message.contains("which may create a volume in a zone without the pod's node"),
+                "{message}"
+            );
+            assert!(
+                message.ends_with("or list only the nodes' zone under its allowedTopologies"),
+                "{message}"
+            );
+        }
+        let in_region = json!([{"matchLabelExpressions": [{"key": names::REGION, "values": ["r"]}]}]);
+        refused(&of(&json!({"provisioner": "pd.csi.storage.gke.io", "allowedTopologies": in_region})));
+        for class in [
+            json!({"provisioner": "ebs.csi.aws.com", "volumeBindingMode": "WaitForFirstConsumer"}),
+            json!({"provisioner": "efs.csi.aws.com", "volumeBindingMode": "Immediate"}),
+            json!({"provisioner": "disk.csi.azure.com", "parameters": {"skuName": "Premium_ZRS"}}),
+        ] {
+            assert_eq!(zones(&of(&class)), ["a", "b"], "{class}");
+        }
+    }
+
+    #[test]
     fn pods_that_share_an_unbound_volume_of_one_node_are_in_one_zone() {
         let with_modes = |modes: Value| {
             let mut world = unbound(
@@ -589,7 +647,8 @@ mod tests {
     #[test]
     fn node_of_a_begun_gang_is_replaced_in_the_zone_its_volume_was_bound_to() {
         let anywhere = json!({"provisioner": "ebs.csi.aws.com", "volumeBindingMode": "WaitForFirstConsumer"});
-        let begun = [(*unbound(anywhere).provisioned().slots[0].template).clone()];
+        let first = unbound(anywhere).provisioned();
+        let begun = [(*first.slots[0].template).clone()];
         let now = bound(&json!([term(EBS, &["b"])]));
         let request = super::super::PlanRequest {
             selection: super::super::OptionSelection::Like(&begun),
@@ -600,6 +659,7 @@ mod tests {
         };
         let requirements = &plan.slots[0].template.spec.requirements;
         assert_eq!(requirements.iter().find(|r| r.key == names::ZONE).unwrap().values, ["b"]);
+        assert!(plan.replaces(&first.hash()));
     }
 
     #[test]

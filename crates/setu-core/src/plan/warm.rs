@@ -1,17 +1,20 @@
 //! Nodes that are kept after their gang ends, for the next gang of the same LocalQueue.
 //!
-//! Rule: two nodes are interchangeable if the same was requested of Karpenter. A node never changes its LocalQueue, because data
-//! of its last tenant is still on it.
+//! Rule: two nodes are interchangeable if the same was requested of Karpenter, but for the capacity reservation. A node never
+//! changes its LocalQueue, because data of its last tenant is still on it.
 
-use super::lifetime::lasts;
+use super::lifetime::{self, lasts};
 use super::outcome::Plan;
-use crate::api::NodeClaim;
+use super::reservations::ids;
 use crate::api::duration::Span;
-use crate::api::node_claim::NodeClaimSpec;
+use crate::api::node_claim::{NodeClaimSpec, Requirement};
+use crate::api::{Node, NodeClaim, Workload};
 use crate::digest::digest;
 use crate::names;
+use crate::policy::Policy;
 use jiff::{SignedDuration, Timestamp};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 /// A kept node is not taken this shortly before its end, because the sweep may be about to delete it.
 const MARGIN: SignedDuration = SignedDuration::from_secs(5);
@@ -21,8 +24,44 @@ pub fn key(queue: &str, check: &str) -> String {
     digest(&[queue, check], 16)
 }
 
+/// The claims among those kept for a Workload's LocalQueue that its gang may take over now. `node` finds a Node by name.
+pub fn free_for<'k>(
+    workload: &Workload,
+    kept: impl IntoIterator<Item = &'k NodeClaim>,
+    node: impl Fn(&str) -> Option<Arc<Node>>,
+    now: Timestamp,
+) -> Vec<NodeClaim> {
+    let job = lifetime::of_job(workload);
+    let can_run_pods =
+        |claim: &NodeClaim| claim.node_name().and_then(&node).is_some_and(|node| node.takes_pods());
+    let is_meant = |claim: &&NodeClaim| is_free(claim, job, now) && can_run_pods(claim);
+    kept.into_iter().filter(is_meant).cloned().collect()
+}
+
+/// Who nodes are kept for, and how long.
+#[derive(Clone, Debug)]
+pub struct KeptFor {
+    /// Value of the label [`names::WARM`].
+    pub key: String,
+    /// `namespace/name` of the LocalQueue.
+    pub queue: String,
+    /// Since when.
+    pub since: Timestamp,
+    /// Until when.
+    pub until: Timestamp,
+}
+
+impl KeptFor {
+    /// For the next gang of the LocalQueue of this Workload, whose nodes have this check and policy.
+    pub fn of(workload: &Workload, check: &str, policy: &Policy, now: Timestamp) -> Self {
+        let queue = workload.local_queue();
+        let until = now.checked_add(policy.warm_for.signed()).unwrap_or(Timestamp::MAX);
+        Self { key: key(&queue, check), queue, since: now, until }
+    }
+}
+
 /// Whether a kept claim may be taken over now by a Job that may run this long. `None` means that the Job has no limit.
-pub fn is_free(claim: &NodeClaim, job: Option<Span>, now: Timestamp) -> bool {
+fn is_free(claim: &NodeClaim, job: Option<Span>, now: Timestamp) -> bool {
     let stays = claim.hold_ends().and_then(|end| end.checked_sub(MARGIN).ok()).is_some_and(|end| end > now);
     let spoilt = claim.is("Drifted") || claim.is("DisruptionReason") || claim.is_rebooting();
     let there = claim.metadata.deletion_timestamp.is_none() && claim.is_initialized();
@@ -41,7 +80,11 @@ pub fn matches<'w>(
     if free.is_empty() {
         return BTreeMap::new();
     }
-    let taken = |(slot, wanted)| Some((slot, free.get_mut(&shape(wanted))?.pop_front()?));
+    let taken = |(slot, wanted)| {
+        let (alike, allowed) = (free.get_mut(&shape(wanted))?, ids(wanted));
+        let at = alike.iter().position(|claim| ids(claim).is_subset(&allowed))?;
+        Some((slot, alike.remove(at)?))
+    };
     slots.into_iter().filter_map(taken).collect()
 }
 
@@ -56,15 +99,18 @@ pub fn reusing(plan: Plan, kept: &[NodeClaim]) -> Plan {
     Plan { reused: reused.into(), ..plan }
 }
 
-/// Everything that Karpenter decides by, so two nodes with equal shapes are interchangeable. Ignores which gang the taint names.
+/// Everything that Karpenter decides by, so two nodes with equal shapes are interchangeable. Ignores which gang the taint names,
+/// and which capacity reservations are allowed.
 fn shape(claim: &NodeClaim) -> String {
     let mut spec: NodeClaimSpec = claim.spec.clone();
     for taint in spec.taints.iter_mut().filter(|taint| taint.key == names::GANG) {
         taint.value = None;
     }
+    let of_reservations = |asked: &&mut Requirement| asked.key == names::RESERVATION_ID;
+    spec.requirements.iter_mut().filter(of_reservations).for_each(|asked| asked.values.clear());
     let spec = serde_json::to_string(&spec).unwrap_or_default();
-    let (hash, devices) = (claim.annotation(names::NODEPOOL_HASH), claim.annotation(names::DEVICES));
-    format!("{} {hash} {spec} {devices}", claim.label(names::NODEPOOL))
+    let besides = [names::NODEPOOL_HASH, names::DEVICES, names::UNREQUESTED].map(|key| claim.annotation(key));
+    format!("{} {spec} {}", claim.label(names::NODEPOOL), besides.join(" "))
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ use crate::api::requirements::{self, Values};
 use crate::names;
 use std::ops::RangeInclusive;
 
-/// What Karpenter accepts as `minValues` of a requirement.
+/// Numbers that Karpenter accepts as `minValues` of a requirement.
 const MIN_VALUES: RangeInclusive<i32> = 1..=50;
 
 /// Why an operator cannot have as many values.

@@ -30,7 +30,7 @@ use crate::api::parameters::{
 };
 use jiff::SignedDuration;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 pub use file::PolicyFile;
 pub use preset::NodeClassDefaults;
@@ -72,17 +72,17 @@ pub struct Policy {
     pub in_check: RetryStrategy,
     /// Retries after the quota was given back.
     pub yielding: RetryStrategy,
-    /// What happens once both are used up.
+    /// Action to take once both are used up.
     pub on_exhausted: OnExhausted,
     /// The controller whose retry behaviour is kept; the values above are already its own.
     pub compat: Compat,
-    /// What a node must show before it counts as ready.
+    /// Criteria that a node must meet before it counts as ready.
     pub readiness: NodeReadiness,
     /// How pods find their nodes.
     pub pinning: Pinning,
-    /// What happens when a node is lost.
+    /// Reaction to the loss of a node.
     pub on_node_lost: OnNodeLost,
-    /// What happens to the nodes once the gang has ended.
+    /// How the nodes are given up once the gang has ended.
     pub release: Release,
     /// How long nodes are kept with `Release::Warm`.
     pub warm_for: Span,
@@ -92,13 +92,13 @@ pub struct Policy {
     pub do_not_repair: bool,
     /// NodePool limits.
     pub capacity_gate: GateMode,
-    /// What to do if a bound is on an amount that is unknown for the nodes.
+    /// How to treat a bound on an amount that is unknown for the nodes.
     pub unknown: Unknown,
     /// Quota of the ClusterQueue, which Kueue has reserved already.
     pub quota_gate: GateMode,
     /// NodeClass readiness.
     pub node_class_gate: GateMode,
-    /// What one gang may cost.
+    /// Bounds on the nodes, resources and cost of one gang.
     pub budget: Budget,
     /// Where gangs may run.
     pub placement: Placement,
@@ -117,7 +117,7 @@ pub struct SharedLabel {
     pub mode: ColocationMode,
 }
 
-/// What a node must show before it counts as ready.
+/// Criteria that a node must meet before it counts as ready.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeReadiness {
@@ -129,6 +129,20 @@ pub struct NodeReadiness {
     pub node_conditions: Vec<NodeConditionWanted>,
     /// How allocatable amounts are compared with the requested ones.
     pub allocatable: Allocatable,
+    /// What Kueue's topologies demand of nodes. It comes from the gang's flavors, and no policy states it.
+    #[serde(skip)]
+    pub topologies: Vec<TopologyLevels>,
+}
+
+/// The levels of a topology by which Kueue places the pods of a flavor: it uses no node without their labels.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TopologyLevels {
+    /// Labels of the levels.
+    pub labels: Vec<String>,
+    /// The gang's pod sets on the flavor.
+    pub pod_sets: BTreeSet<String>,
+    /// Node labels of the flavor.
+    pub node_labels: BTreeMap<String, String>,
 }
 
 /// Limits of each phase of an attempt.

@@ -1,4 +1,4 @@
-//! What a Job asks for in annotations, if the policy allows it.
+//! Overrides that a Job asks for in annotations, if the policy allows it.
 //!
 //! Rule: a key that the policy does not open has no effect, whatever its value, and neither has a value out of bounds.
 //! Accepted requirements are added to those of the policy, so they only narrow.

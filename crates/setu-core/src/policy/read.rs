@@ -65,7 +65,7 @@ impl PolicyFile {
     }
 }
 
-/// What `find` reports about a valid policy file, in the order of the text.
+/// Problems that `find` reports about a valid policy file, in the order of the text.
 pub fn located(text: &str, find: impl Fn(&PolicyFile) -> Vec<Finding>) -> Vec<Problem> {
     let Some(mut root) = tree::read(text).0 else { return Vec::new() };
     let Some(file) = decode::<PolicyFile>(&mut root).0 else { return Vec::new() };

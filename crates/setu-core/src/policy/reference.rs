@@ -30,7 +30,7 @@ quotes. The policy file is YAML 1.2, where `Off` is text. kubectl reads YAML 1.1
 `\"Off\"` in ProvisioningParameters.
 
 If a ClusterQueue names several checks of Setu's for one flavor, the first by name provides for all pod sets of the flavor. Divide them by
-`onFlavors`, not by `managedResources`.
+`onFlavors`, not by `managedResources`. With `strategy: {type: LastCheck}`, each of them also waits for those with earlier names to be Ready.
 
 ## When a change applies
 
@@ -143,8 +143,8 @@ restart. `custody.holdLimit` runs on: it bounds what held nodes cost.
 
 ## A rejected Workload is not tried again
 
-With `retry.onExhausted: Reject`, and with `retry.compat: Setu`, a gang ends Rejected once its retries are used up. With any policy,
-a gang ends Rejected if its pods can never run: they name a ResourceClaim that all of them would share, or contradict themselves.
+With `retry.onExhausted: Reject`, and with `retry.compat: Setu`, a gang ends Rejected once its retries are used up.
+With `custody.onNodeLost: Reject`, it does so if it loses a node before it is admitted. With any policy, a gang ends Rejected if its pods can never run: they name a ResourceClaim that all of them would share, or contradict themselves.
 Kueue then deactivates the Workload, and setting it active again does not queue it; only a new Workload is tried
 again. `Yield` gives the quota back and keeps trying.
 

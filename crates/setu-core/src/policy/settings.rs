@@ -6,8 +6,10 @@
 
 use super::Policy;
 use super::file::PolicyFile;
+use super::overrides::{self, Ignored};
 use super::preset::{CloudProvider, NodeClassDefaults};
 use crate::api::parameters::ProvisioningParametersSpec;
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// Where a value comes from.
@@ -49,7 +51,7 @@ impl fmt::Display for Origin {
 /// A value and where it comes from.
 pub type Stated<T> = (Origin, T);
 
-/// What the command line and its environment say about policy.
+/// Policy settings of the command line and its environment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CommandLine {
     /// Fields for every check.
@@ -85,6 +87,16 @@ impl Settings {
         policy.node_class = self.node_class();
         let layers = self.layers(check).into_iter().map(|(_, spec)| spec).chain(parameters);
         layers.fold(policy, Policy::overlaid).in_force()
+    }
+
+    /// The policy of a Workload with these annotations, under a check with these parameters, and its overrides that do not count.
+    pub fn policy_of(
+        &self,
+        annotations: &BTreeMap<String, String>,
+        check: &str,
+        parameters: Option<&ProvisioningParametersSpec>,
+    ) -> (Policy, Vec<Ignored>) {
+        overrides::apply(self.policy(check, parameters), &self.file.job_overrides, annotations)
     }
 
     /// The layers of a check above the built-in defaults, without its parameters.

@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 /// Column at which origins are written.
 const ORIGIN_COLUMN: usize = 56;
 
-/// What each outcome means in Kueue.
+/// The meaning of a rejection in Kueue, for a policy that rejects.
 const REJECT_IN_KUEUE: &str = "\
 # A Rejected check is a one-way door: Kueue deactivates the Workload (spec.active: false), and setting it
 # active again does not queue it. Only a new Workload, as deleting and creating the Job makes it, is tried again.

@@ -28,21 +28,21 @@ pub struct Terms {
     pub tier_launch: Option<Span>,
     /// How long every node must be ready before the gang is.
     pub buffer_time: Span,
-    /// What a node must show before it counts as ready.
+    /// Criteria that a node must meet before it counts as ready.
     pub readiness: NodeReadiness,
     /// Retries while the quota is held.
     pub in_check: RetryStrategy,
     /// Retries after the quota was given back.
     pub yielding: RetryStrategy,
-    /// What happens once both are used up.
+    /// Action to take once both are used up.
     pub on_exhausted: OnExhausted,
     /// The controller whose retry behaviour is kept.
     pub compat: Compat,
     /// Whether the nodes of the gang may come from several tiers.
     pub mixed_tiers: bool,
-    /// What happens when a node is lost.
+    /// Reaction to the loss of a node.
     pub on_node_lost: OnNodeLost,
-    /// What happens to the nodes once the gang has ended.
+    /// How the nodes are given up once the gang has ended.
     pub release: Release,
     /// How long nodes are kept with `Release::Warm`.
     pub warm_for: Span,

@@ -58,11 +58,11 @@ impl fmt::Display for Problem {
 pub struct YamlNode {
     /// Where it begins.
     pub position: TextPosition,
-    /// What it is.
+    /// The value.
     pub value: YamlValue,
 }
 
-/// What a node holds.
+/// The value of a node.
 #[derive(Clone, Debug, PartialEq)]
 pub enum YamlValue {
     /// Nothing.

@@ -20,7 +20,7 @@ pub const RUN_FOR: &str = "e2e.setu/run-for";
 /// Start delay of a pod in milliseconds: minimum and maximum.
 const START: (u64, u64) = (50, 400);
 
-/// What the actor is to do.
+/// A task of the actor.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MachineTask {
     /// A Job: namespace, name.

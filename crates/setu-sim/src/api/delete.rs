@@ -10,7 +10,7 @@ use crate::values::{is_going, list, name, namespace, seconds, set, text};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// What happens to the dependents of a deleted object.
+/// How the dependents of a deleted object are treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Propagation {
     /// They are deleted after it.

@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 
 type Answer = Response<UnsyncBoxBody<bytes::Bytes, Infallible>>;
 
-/// What the API server holds, and how it behaves.
+/// An API server with one Lease, and how it behaves.
 #[derive(Default)]
 struct Server {
     lease: Option<Value>,

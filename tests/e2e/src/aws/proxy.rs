@@ -39,13 +39,13 @@ pub struct ProviderCall {
     pub at: Instant,
     /// When its answer was ready, even if the answer was then lost.
     pub done: Option<Instant>,
-    /// What was wrong with its answer.
+    /// The fault in its answer, if it had one.
     pub fault: Option<CallFault>,
     /// Whether it was a dry run, which does nothing and has no faults.
     pub dry_run: bool,
 }
 
-/// What was wrong with the answer to a call.
+/// A fault in the answer to a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallFault {
     /// It was RequestLimitExceeded.
@@ -208,7 +208,7 @@ impl ProxyShared {
         self.made(template, |form| form.get(&format!("LaunchTemplateData.{key}")).cloned())?
     }
 
-    /// What `read` takes from the parameters of the call that created a launch template.
+    /// The value that `read` takes from the parameters of the call that created a launch template.
     fn made<T>(&self, template: &str, read: impl FnOnce(&Form) -> T) -> Option<T> {
         let state = self.state();
         let made = state.calls.iter().rev().find(|call| {

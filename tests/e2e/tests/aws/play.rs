@@ -32,7 +32,7 @@ const SLOWEST: f64 = 4.0;
 /// The GPU quota, more than any scenario requests.
 const GPUS: u32 = 300;
 
-/// What all scenarios share.
+/// The state that all scenarios share.
 pub struct Stage {
     pub stack: Arc<Stack>,
     pub shared: Shared,

@@ -219,7 +219,7 @@ pub async fn given_back(stage: &Stage, instance_type: &'static str) -> Result<()
     play.end().await
 }
 
-/// What a gang does with its quota until its Capacity Block opens.
+/// How a gang treats its quota until its Capacity Block opens.
 #[derive(Clone, Copy, Debug)]
 pub enum Quota {
     /// It keeps the quota, as the block opens within `deadlines.gang`.

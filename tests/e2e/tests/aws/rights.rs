@@ -1,4 +1,4 @@
-//! What Karpenter may do in the cloud.
+//! Karpenter's rights in the cloud.
 
 use anyhow::{Result, ensure};
 use setu_e2e::aws::Cloud;

@@ -6,7 +6,7 @@ use crate::render::fenced;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What names the image where a command does not: a released chart, and the install before an upgrade.
+/// The flag that names the image where a command does not: a released chart, and the install before an upgrade.
 const IMAGE: &str = "--set image.repository=setu";
 
 /// The README, the docs, and what the chart says of itself.
@@ -54,7 +54,7 @@ fn shown(text: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// What a file contains that the document tells its reader to save: its policy, or the YAML behind the command.
+/// The content of a file that the document tells its reader to save: its policy, or the YAML behind the command.
 fn saved<'t>(name: &str, text: &'t str, behind: &'t str) -> Option<&'t str> {
     if name == "policy.yaml" {
         return fenced(text, "yaml").into_iter().find(|block| block.contains("kind: Policy\n"));
@@ -86,7 +86,7 @@ fn rendering(typed: &str, text: &str, behind: &str, folder: &Path) -> String {
     line
 }
 
-/// What helm says if it refuses a command line.
+/// Helm's error if it refuses a command line.
 fn refusal(line: &str, folder: &Path) -> Option<String> {
     let helm = command(folder);
     let bin = Path::new(helm.get_program()).parent().unwrap();

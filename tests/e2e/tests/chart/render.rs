@@ -156,7 +156,7 @@ fn a_permission_is_granted_only_with_its_feature() {
     );
 }
 
-/// What the ClusterRoles that fit permit, as group, resource and verb.
+/// The permissions of the ClusterRoles that fit, as group, resource and verb.
 fn permissions(text: &str, fits: impl Fn(&str) -> bool) -> BTreeSet<[String; 3]> {
     let all = documents(text);
     let roles =

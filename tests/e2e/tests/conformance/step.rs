@@ -45,7 +45,7 @@ pub struct Step {
 /// More bytes than all annotations of an object may have together.
 const TOO_MUCH: usize = 262_200;
 
-/// What is known from one server's answers so far.
+/// The data known from one server's answers so far.
 #[derive(Debug, Default)]
 pub struct Memory {
     /// The namespace, and the prefix of cluster-scoped names.

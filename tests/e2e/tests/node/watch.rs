@@ -1,4 +1,4 @@
-//! What happens to NodeClaims and to Setu's pods during the whole test, seen by watches that began before it.
+//! A record of NodeClaims and of Setu's pods during the whole test, by watches that began before it.
 
 use crate::surroundings::NAMESPACE;
 use ::setu::api::NodeClaim;
@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
 
-/// What was observed so far.
+/// The observations so far.
 #[derive(Clone, Default)]
 pub struct WatchRecords(Arc<Mutex<RecordedObjects>>);
 

@@ -149,7 +149,7 @@ impl Stage {
         self.until(queue, ("nothing is left", 60), QueueObjects::is_empty).await;
     }
 
-    /// What a command of the CLI prints to an administrator.
+    /// The output of a CLI command that an administrator runs.
     pub fn output_of(&self, arguments: &[&str]) -> String {
         let mut command = Command::new(binary().unwrap());
         command.args(arguments).env("KUBECONFIG", self.stack.kubeconfig());
@@ -263,7 +263,7 @@ impl Queue {
         objects.into_iter().map(|object| serde_json::to_value(object).unwrap()).collect()
     }
 
-    /// What there is now.
+    /// The objects that exist now.
     pub async fn list_all(&self) -> QueueObjects {
         QueueObjects {
             workloads: self.list("Workload").await,

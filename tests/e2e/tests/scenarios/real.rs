@@ -31,7 +31,7 @@ pub struct Real {
     pub aws_type: Option<&'static str>,
 }
 
-/// What all runs in a cluster share.
+/// The state that all runs in a cluster share.
 #[derive(Clone)]
 pub struct Shared {
     /// The kinds that the API server serves.
@@ -64,7 +64,7 @@ impl Real {
     }
 }
 
-/// What Setu logs once the API server answers again.
+/// The message that Setu logs once the API server answers again.
 const IS_BACK: &str = "the API server answers again";
 
 /// The lines up to that one, without debug lines.

@@ -1,4 +1,4 @@
-//! What a tenant changes while Setu is away, and Setu finds when it is back.
+//! Changes that a tenant makes while Setu is away, and that Setu finds when it is back.
 
 use crate::forging::{annotation, with};
 use crate::stage::{PODS, Stage, TENANT, job};

@@ -12,7 +12,7 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// What the ledger records of a NodeClaim.
+/// The ledger's record of a NodeClaim.
 #[derive(Clone, Debug)]
 pub struct Bought {
     /// `namespace/name` of its Workload.

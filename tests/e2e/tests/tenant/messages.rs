@@ -1,4 +1,4 @@
-//! What a tenant can read about the cloud, and what operators see of a tenant's text.
+//! Facts about the cloud that a tenant can read, and a tenant's text that operators see.
 
 use crate::stage::{PODS, Stage, TENANT, job};
 use k8s_openapi::api::core::v1::Event;

@@ -1,4 +1,4 @@
-//! What the API server refuses to a tenant with the usual permissions.
+//! Requests that the API server refuses to a tenant with the usual permissions.
 
 use crate::stage::{NEIGHBOURS, Stage, TENANT, job};
 use http::{Method, Request};

@@ -100,7 +100,8 @@ pub enum Pinning {
 /// What happens when a node that was there goes away before the gang is admitted.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnNodeLost {
-    /// Another one is made in its place, as often as `retry.inCheck` gives tries.
+    /// Another one is made in its place, as often as `retry.inCheck` gives tries. A running gang goes on with the waits of
+    /// `retry.yield`.
     #[default]
     Replace,
     /// Everything is given back, and so is the quota.

@@ -4,7 +4,7 @@
 //! Called by gangs' reconciles, and when a NodeClaim is gone. Rule: a hint, which may be lost at any time. It ends a wait
 //! early and buys nothing. If no nodes are given back, the wait ends by its time.
 
-use crate::api::{Workload, condition};
+use crate::api::{NodeClaim, Workload};
 use crate::plan::PendingNodes;
 use jiff::Timestamp;
 use kube_core::ResourceExt;
@@ -32,7 +32,7 @@ impl CapacityReturns {
     /// already waits starts over.
     pub fn wait(&mut self, gang: &str, workload: &Workload, pending: &[PendingNodes]) {
         let waiting = WaitingGang {
-            since: condition::since(workload.conditions(), "QuotaReserved").unwrap_or(Timestamp::MAX),
+            since: workload.reserved_since().unwrap_or(Timestamp::MAX),
             workload: (workload.namespace().unwrap_or_default(), workload.name_any()),
             node_pools: pending.iter().map(|r| r.node_pool.clone()).collect(),
             missing: pending.iter().map(|r| r.nodes).fold(0, u32::saturating_add),
@@ -64,6 +64,12 @@ impl CapacityReturns {
     pub fn is_enough(&self, gang: &str) -> bool {
         self.0.get(gang).is_some_and(|waiting| waiting.missing == 0)
     }
+}
+
+/// Whether this is the last event of a claim that gives its node back. `is_gone` says that Setu no longer holds the claim.
+pub fn gives_back(is_gone: bool, claim: &NodeClaim) -> bool {
+    // A node that was never ready says nothing about capacity, and one that was handed back runs on.
+    is_gone && claim.metadata.deletion_timestamp.is_some() && claim.is_initialized()
 }
 
 #[cfg(test)]
@@ -99,6 +105,26 @@ mod tests {
     /// Names of the Workloads whose wait ends as these nodes are given back, one by one.
     fn served(capacity_returns: &mut CapacityReturns, nodes: &[(&str, &str)]) -> Vec<Option<String>> {
         nodes.iter().map(|(pool, from)| capacity_returns.take(pool, from).map(|(_, name)| name)).collect()
+    }
+
+    #[test]
+    fn only_a_claim_that_was_deleted_with_a_ready_node_gives_it_back() {
+        let claim = |deleted: Option<&str>, initialized: &str| -> NodeClaim {
+            serde_json::from_value(json!({
+                "metadata": {"name": "c", "deletionTimestamp": deleted},
+                "spec": {"nodeClassRef": {"group": "g", "kind": "k", "name": "n"}},
+                "status": {"conditions": [{
+                    "type": "Initialized", "status": initialized, "reason": "", "message": "",
+                    "lastTransitionTime": "2026-01-01T00:00:00Z",
+                }]},
+            }))
+            .unwrap()
+        };
+        let deleted = Some("2026-01-01T00:00:00Z");
+        assert!(gives_back(true, &claim(deleted, "True")));
+        assert!(!gives_back(true, &claim(deleted, "False")), "its node was never ready");
+        assert!(!gives_back(true, &claim(None, "True")), "it was handed back");
+        assert!(!gives_back(false, &claim(deleted, "True")), "it is still there");
     }
 
     #[test]

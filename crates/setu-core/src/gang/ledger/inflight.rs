@@ -1,4 +1,4 @@
-//! What the guards count of the gangs whose plans are entered.
+//! Counts of the gangs whose plans are entered, for the guards.
 
 use super::Ledger;
 use crate::plan::gates::inflight::{HOUR, HeldNodes, InflightNodes, MINUTE, RecentCreates};
@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 const RECHECK_AFTER: SignedDuration = SignedDuration::from_secs(5);
 
 impl Ledger {
-    /// What the guards count of the other gangs that are entered. `queue` is the gang's LocalQueue if a guard is per LocalQueue.
+    /// Counts of the other gangs that are entered, for the guards. `queue` is the gang's LocalQueue if a guard is per LocalQueue.
     pub fn inflight(&self, gang: &str, queue: Option<&str>, now: Timestamp) -> InflightNodes {
         let held = self.held_by_others(gang, None).map(|held| held.nodes);
         InflightNodes {

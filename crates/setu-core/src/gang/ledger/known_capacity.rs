@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// weeks.
 const MARKETS: usize = 8;
 
-/// What was known about nodes and offerings at one time.
+/// Shapes and offerings as known at one time.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct KnownCapacity {
     /// The shapes learnt from nodes.
@@ -26,7 +26,7 @@ impl KnownCapacity {
     }
 }
 
-/// What each gang was planned from, until it is over. Replacements are planned from it again.
+/// The known capacity that each gang was planned from, until it is over. Replacements are planned from it again.
 #[derive(Debug, Default)]
 pub struct CapacityByGang {
     of_gangs: BTreeMap<String, KnownCapacity>,
@@ -66,7 +66,7 @@ impl CapacityByGang {
         capacity
     }
 
-    /// What a gang was planned from.
+    /// The known capacity that a gang was planned from; `None` if it is not kept.
     pub fn of(&self, gang: &str) -> Option<&KnownCapacity> {
         self.of_gangs.get(gang)
     }

@@ -33,7 +33,7 @@ struct RefusedGang {
     lost: u32,
 }
 
-/// What a refusal may be due to.
+/// Digests of the possible causes of a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Causes {
     /// Digest of what Kueue reserves by. If it changes, the next reservation may have a plan.

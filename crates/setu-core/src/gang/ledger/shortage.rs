@@ -1,4 +1,4 @@
-//! What is known about capacity, as users see it.
+//! Shortages and known shapes, as users see them.
 
 use crate::plan::offering::Offering;
 use crate::plan::shape::Shape;
@@ -19,11 +19,11 @@ pub enum ShortageSource {
     Karpenter,
 }
 
-/// What ran out of capacity lately.
+/// An offering that ran out of capacity lately.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ShortageEntry {
-    /// What is short.
+    /// The exhausted offering.
     #[serde(flatten)]
     pub offering: Offering,
     /// Until when it is kept.
@@ -35,12 +35,12 @@ pub struct ShortageEntry {
     pub turn: Option<String>,
 }
 
-/// What is known about capacity, for users.
+/// Shortages and known shapes, for users.
 #[derive(Serialize, Debug)]
 pub struct CapacityReport {
-    /// What ran out of capacity lately.
+    /// Offerings that ran out of capacity lately.
     pub shortages: Vec<ShortageEntry>,
-    /// What nodes of each instance type have offered.
+    /// The shape of each instance type that was seen.
     pub shapes: Vec<Shape>,
 }
 

@@ -1,4 +1,4 @@
-//! What happens to nodes that a gang no longer needs.
+//! How nodes that a gang no longer needs are given up.
 //!
 //! Rule: never take a node on which pods of an admitted Workload may run. Every other node is given up when its Workload is
 //! gone or its hold ends.
@@ -16,7 +16,7 @@ use crate::names;
 use crate::policy::Policy;
 
 listed! {
-    /// What a node is held for: the label `state` of `setu_held_nodes`.
+    /// The purpose that a node is held for: the label `state` of `setu_held_nodes`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum HeldFor {
         /// The rest of its gang.
@@ -37,8 +37,8 @@ listed! {
 }
 
 impl HeldFor {
-    /// What a claim is held for. `gang` is the state of its gang. `is_admitted` is called only where it matters: there may
-    /// be thousands of claims.
+    /// The purpose that a claim is held for. `gang` is the state of its gang. `is_admitted` is called only where it matters: there
+    /// may be thousands of claims.
     pub fn of(
         is_deleting: bool,
         is_warm: bool,
@@ -127,8 +127,8 @@ pub struct Dispositions {
 }
 
 impl Dispositions {
-    /// What becomes of these claims of a gang, which it no longer wants. Only claims that were made for the gang's Workload are
-    /// let go.
+    /// Sorts claims of a gang, which it no longer wants, by how they are given up. Only claims that were made for the gang's
+    /// Workload are let go.
     pub fn of<'c>(
         journal: &Journal,
         snapshot: &Snapshot<'_>,

@@ -3,7 +3,8 @@
 //! Rule: the caches may show that a claim is wanted. Only reads past them show that it is not.
 
 use crate::api::{NodeClaim, Workload, condition};
-use crate::gang::identity::gang_of;
+use crate::gang::identity::{GangIdentity, gang_of};
+use crate::gang::workload::journal_load::stored_journal;
 use crate::gang::workload::request::owner_of;
 use crate::listed::listed;
 use crate::names;
@@ -25,7 +26,7 @@ listed! {
         WorkloadGone,
         /// Its hold ended before its gang was admitted.
         HoldExpired,
-        /// Its gang was not admitted, and its AdmissionCheck was deleted.
+        /// Its AdmissionCheck was deleted, and its gang was not admitted, or only under another check.
         CheckGone,
         /// No slice of its elastic Job has quota or pods.
         SlicesOver,
@@ -53,7 +54,7 @@ impl OrphanReason {
     }
 }
 
-/// What may still want a node, read from the API server.
+/// Status of a NodeClaim's possible owners, read from the API server.
 #[derive(Clone, Copy, Debug)]
 struct OwnerStatus<'a> {
     /// The Workload with the UID that it was created for.
@@ -75,18 +76,31 @@ fn orphan_reason(claim: &NodeClaim, owner: OwnerStatus<'_>, now: Timestamp) -> O
     if workload.is_replaced() && workload.is_admitted() {
         return (!owner.slice_lives).then_some(OrphanReason::SlicesOver);
     }
+    let check_gone = owner.check_missing.is_some_and(|since| since + CHECK_MISSING <= now);
     if workload.is_admitted() {
         // If its check is no longer ours or its journal is unreadable, nothing else frees its nodes.
         let finished = condition::since(workload.conditions(), "Finished").filter(|_| workload.is_finished());
         let is_over = finished.is_some_and(|at| at + RELEASE_GRACE <= now);
-        return is_over.then_some(OrphanReason::GangOver);
+        let is_left = || check_gone && runs_elsewhere(claim, workload, now);
+        return is_over
+            .then_some(OrphanReason::GangOver)
+            .or_else(|| is_left().then_some(OrphanReason::CheckGone));
     }
-    if owner.check_missing.is_some_and(|since| since + CHECK_MISSING <= now) {
+    if check_gone {
         // Without the check nothing handles the gang, and Kueue admits nothing.
         return Some(OrphanReason::CheckGone);
     }
     // A claim without a hold is kept as long as its Workload exists.
     claim.hold_ends().is_some_and(|end| end <= now).then_some(OrphanReason::HoldExpired)
+}
+
+/// Whether an admitted Workload does not have the claim's check any more, and its journal shows that no pod could run on the
+/// nodes of that attempt.
+fn runs_elsewhere(claim: &NodeClaim, workload: &Workload, now: Timestamp) -> bool {
+    let identity = GangIdentity::of(workload, claim.annotation(names::CHECK));
+    let Some(Ok(journal)) = stored_journal(workload, &identity, now) else { return false };
+    let never_approved = |attempt| journal.was_never_approved(attempt);
+    workload.check(&identity.check).is_none() && claim.label(names::ATTEMPT).parse().is_ok_and(never_approved)
 }
 
 /// Facts about possible owners of a NodeClaim: from the caches, and from live reads so far.
@@ -106,7 +120,7 @@ pub struct OwnerFacts {
     pub check_exists: Option<bool>,
 }
 
-/// What the API server said of the Workload that a claim names.
+/// The API server's answer about the Workload that a claim names.
 #[derive(Debug)]
 pub enum WorkloadRead {
     /// It exists.
@@ -119,7 +133,7 @@ pub enum WorkloadRead {
     Forbidden,
 }
 
-/// What to read past the caches before a claim is judged.
+/// A read past the caches that is needed before a claim is judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OwnerRead {
     /// The Workload that the claim names.
@@ -207,6 +221,9 @@ mod tests {
     use super::super::fixtures::{at, claim, workload};
     use super::*;
     use crate::api::node_claim::HOLD_GRACE;
+    use crate::gang::statechart::event::{ProgressReason, Reason};
+    use crate::gang::{AdmissionId, Journal, Nodes, State};
+    use serde_json::json;
 
     fn of(workload: Option<&Workload>, slice_lives: bool, held_until: Option<i64>) -> Option<OrphanReason> {
         orphan_reason(
@@ -255,6 +272,50 @@ mod tests {
         };
         assert_eq!([of(&reserved, 599), of(&reserved, 600)], [None, Some(OrphanReason::CheckGone)]);
         assert_eq!(of(&runs, 6_000), None, "pods run on it");
+    }
+
+    #[test]
+    fn nodes_of_a_gang_that_was_never_approved_are_orphaned_if_another_check_let_the_pods_run() {
+        let mut claim = named(&[(names::CHECK, "c")]);
+        claim.metadata.labels.get_or_insert_default().insert(names::ATTEMPT.to_owned(), "1".to_owned());
+        let runs = |journal: &str, listed: &str| {
+            let mut runs = workload(&[("QuotaReserved", "True", ""), ("Admitted", "True", "")]);
+            runs.metadata.annotations = Some([(names::journal_key("c"), journal.to_owned())].into());
+            let checks = json!([{"name": listed, "state": "Ready"}]);
+            runs.status.as_mut().unwrap().admission_checks = serde_json::from_value(checks).unwrap();
+            runs
+        };
+        let reason = |workload: &Workload, seconds: i64| {
+            let owner =
+                OwnerStatus { workload: Some(workload), slice_lives: false, check_missing: Some(at(0)) };
+            orphan_reason(&claim, owner, at(seconds))
+        };
+        let ready = Reason::Progress(ProgressReason::AllReady);
+        let again = Reason::Progress(ProgressReason::Reserved);
+        let begun = |reason| {
+            let mut journal = Journal::new("u", AdmissionId::default(), at(0), None);
+            journal.memory.attempt = 1;
+            journal.record(State::Provisioning, Reason::Progress(reason), at(1));
+            journal.record(State::WaitingReady, Reason::Progress(ProgressReason::AllCreated), at(2));
+            journal
+        };
+        let waits = begun(ProgressReason::PlanAccepted);
+        let text = waits.encode();
+        assert_eq!(reason(&runs(&text, "other"), 599), None, "a reinstall may create the check again");
+        assert_eq!(reason(&runs(&text, "other"), 600), Some(OrphanReason::CheckGone));
+        assert_eq!(reason(&runs(&text, "c"), 6_000), None, "its gang may have been approved since");
+        // Pods may run on its node.
+        let mut approved = waits.clone();
+        approved.record(State::Approved { nodes: Nodes::Held }, ready, at(3));
+        let mut approved_before = approved.clone();
+        approved_before.record(State::WaitingReady, again, at(4));
+        let (found, mut earlier) = (begun(ProgressReason::ClaimsFound), waits);
+        earlier.memory.attempt = 2;
+        earlier.history.clear();
+        for journal in [approved, approved_before, found, earlier] {
+            assert_eq!(reason(&runs(&journal.encode(), "other"), 6_000), None, "{journal:?}");
+        }
+        assert_eq!(reason(&runs("{", "other"), 6_000), None);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What is cleaned up when Setu is uninstalled.
+//! The cleanup when Setu is uninstalled.
 //!
 //! Rule: Kueue answers the check of a ProvisioningRequest. Setu answers only the request.
 
@@ -16,8 +16,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Reason of the condition Active of a check whose installation was uninstalled.
 pub const UNINSTALLED: &str = "Uninstalled";
+/// Message of that condition.
+pub const CHECK_MESSAGE: &str = "Setu was uninstalled: take this check out of the ClusterQueues that name it";
 
-/// What to do with nodes on which admitted gangs run.
+/// How nodes on which admitted gangs run are given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunningNodes {
     /// They become Karpenter's, which removes them once their pods are done.
@@ -26,7 +28,7 @@ pub enum RunningNodes {
     Delete,
 }
 
-/// What there is in the cluster.
+/// Objects found in the cluster.
 #[derive(Clone, Debug, Default)]
 pub struct UninstallObjects {
     /// All checks.
@@ -54,7 +56,7 @@ pub enum RequestListing {
     Forbidden,
 }
 
-/// What was found, and what is done with it.
+/// The objects that were found, by what is done with them.
 #[derive(Debug, Default)]
 pub struct UninstallPlan {
     /// Checks that no controller will answer any more.
@@ -81,7 +83,7 @@ pub struct UninstallPlan {
     pub others: BTreeSet<String>,
 }
 
-/// What this installation has put on a Workload.
+/// Marks that this installation has put on a Workload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WorkloadMarks {
     /// Whether it holds the Workload with its finalizer.
@@ -129,7 +131,21 @@ impl UninstallPlan {
         claims && workloads && self.open_requests.is_empty() && self.marked_requests.is_empty()
     }
 
-    /// What to do with these objects. `controller_name` is that of the checks to abandon.
+    /// The entries for our checks of a Workload that make Kueue take its quota back.
+    pub fn retries(&self, workload: &Workload, now: Timestamp) -> Vec<CheckState> {
+        let is_ours = |entry: &&CheckState| self.checks.iter().any(|check| check.name_any() == entry.name);
+        let retry = |entry: &CheckState| CheckState {
+            name: entry.name.clone(),
+            state: Verdict::Retry,
+            last_transition_time: now,
+            message: "Setu was uninstalled".to_owned(),
+            requeue_after_seconds: Some(0),
+            pod_set_updates: Vec::new(),
+        };
+        workload.checks().iter().filter(is_ours).map(retry).collect()
+    }
+
+    /// Decides what to do with these objects. `controller_name` is that of the checks to abandon.
     pub fn of(controller_name: &str, nodes: RunningNodes, found: UninstallObjects) -> Self {
         let UninstallObjects { checks, claims, workloads, requests, now } = found;
         let is_own = |check: &AdmissionCheck| check.spec.controller_name == controller_name;

@@ -57,7 +57,7 @@ pub struct Explanation {
     /// When the next step happens, if known. After the quota was given back, the earliest time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_at: Option<Timestamp>,
-    /// What happens if that takes too long.
+    /// The consequence if that takes too long.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub otherwise: Option<Otherwise>,
     /// Pods that may run but are not bound to a node.
@@ -70,12 +70,12 @@ pub struct Explanation {
     pub nodes: Vec<SlotView>,
 }
 
-/// What happens by itself at a point in time.
+/// Something that happens by itself at a point in time.
 #[derive(Serialize, Clone, Debug, PartialEq, Eq)]
 pub struct Otherwise {
     /// The point in time.
     pub at: Timestamp,
-    /// What happens then.
+    /// A description of what happens then.
     pub what: String,
 }
 
@@ -89,7 +89,7 @@ pub struct SlotView {
     pub attempt: u32,
     /// How far it has come.
     pub phase: SlotPhase,
-    /// What it waits for or why it failed; empty when it is ready.
+    /// Reason for its wait or its failure; empty when it is ready.
     pub detail: String,
     /// When that wait times out.
     #[serde(skip_serializing_if = "Option::is_none")]

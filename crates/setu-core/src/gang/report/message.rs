@@ -8,7 +8,7 @@ use crate::gang::snapshot::Snapshot;
 use crate::gang::snapshot::attempt::Attempt;
 use crate::gang::statechart::journal::Journal;
 use crate::gang::statechart::state::{Nodes, State, Then};
-use crate::gang::step::replacement::lacks_nodes;
+use crate::gang::step::replacement::{lacks_nodes, replacement_obstacle};
 use crate::plan::{Obstacle, ObstacleReason, Outcome};
 use crate::words::{counted, to_the_second};
 use jiff::Timestamp;
@@ -75,7 +75,7 @@ fn provisioning(attempt: &Attempt<'_>) -> String {
     format!("{existing}/{slots} NodeClaims created; {}", attempt_in_words(journal, snapshot))
 }
 
-/// What the first slot that is not ready waits for.
+/// A clause that says what the first slot that is not ready waits for; empty if all are ready.
 pub(super) fn lag(attempt: &Attempt<'_>) -> String {
     attempt.first_unready().map_or_else(String::new, |(slot, what)| format!("; slot {slot} waits for {what}"))
 }
@@ -122,7 +122,11 @@ fn holding_nodes(attempt: &Attempt<'_>) -> String {
     let slots = journal.memory.slots;
     if lacks_nodes(attempt) {
         let is_replaced = snapshot.policy.on_node_lost == OnNodeLost::Replace;
-        let next = if is_replaced { "; what is lost is replaced" } else { "" };
+        let next = match replacement_obstacle(attempt) {
+            Some(obstacle) => format!("; nothing is replaced now: {obstacle}"),
+            None if is_replaced => "; what is lost is replaced".to_owned(),
+            None => String::new(),
+        };
         return format!("{}/{slots} nodes are left{next}{}", attempt.existing(), cause(journal));
     }
     if let Some((_, why)) = attempt.first_unready() {

@@ -1,4 +1,4 @@
-//! What a gang's state looks like to others: the verdict that Kueue gets, the check's message, Events, and explanations.
+//! A gang's state as others see it: the verdict that Kueue gets, the check's message, Events, and explanations.
 
 pub mod explain;
 pub mod message;

@@ -8,7 +8,6 @@ use crate::api::FrontEnd;
 use crate::gang::snapshot::Snapshot;
 use crate::gang::snapshot::attempt::Attempt;
 use crate::gang::snapshot::unbound::UnboundPods;
-use crate::gang::statechart::event::Reason;
 use crate::gang::statechart::failure::Failure;
 use crate::gang::statechart::journal::{Journal, JournalError};
 use crate::gang::statechart::state::{State, StateName};
@@ -29,7 +28,7 @@ pub const VALIDATED: &str = "GangValidated";
 /// One Event to publish.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
-    /// What happened, in CamelCase.
+    /// The Event's reason, in CamelCase.
     pub reason: &'static str,
     /// Distinguishes Events with the same reason after the same transition.
     pub topic: String,
@@ -56,12 +55,23 @@ impl Notice {
         Self::warning("JournalNewer", error.to_string())
     }
 
+    /// About a gang whose journal the API server refuses to write, with this answer.
+    pub fn of_refused_journal(answer: &str) -> Self {
+        let answer: String =
+            answer.chars().filter(|c| !c.is_control()).take(Failure::MESSAGE_LIMIT).collect();
+        let text = format!(
+            "Setu may not write its journal: {answer}. The gang waits until it may: let Setu patch annotations here, or \
+             remove large ones"
+        );
+        Self { topic: text.clone(), ..Self::warning("JournalRefused", text) }
+    }
+
     fn warning(reason: &'static str, text: impl Into<String>) -> Self {
         Self { warning: true, ..Self::new(reason, text) }
     }
 }
 
-/// What comes next for a gang, for Event texts.
+/// The next step of a gang, for Event texts.
 struct NextStep<'a> {
     journal: &'a Journal,
     front_end: FrontEnd,
@@ -111,8 +121,7 @@ pub fn of_transition(
     };
     let next = NextStep { journal, front_end };
     let text = next.after(words);
-    let of_last = |failure: &&Failure| last.reason == Reason::Failed(failure.reason);
-    let failure = journal.memory.last_failure.as_ref().filter(of_last);
+    let failure = journal.failure_of(last);
     match (last.from, last.to) {
         (_, StateName::Validating) => Vec::new(),
         (StateName::Validating, StateName::Provisioning) => {
@@ -217,7 +226,7 @@ pub fn of_wait(journal: &Journal, snapshot: &Snapshot<'_>, text: &str) -> Option
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gang::statechart::event::Event;
+    use crate::gang::statechart::event::{Event, Reason};
     use crate::gang::statechart::failure::{Failure, FailureClass};
     use crate::gang::statechart::reservation::{AdmissionId, Ending, Reservation};
     use crate::gang::{ClaimView, Health, Rules, decide};

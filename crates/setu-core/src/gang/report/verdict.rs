@@ -8,8 +8,8 @@ use super::message;
 use crate::api::workload::{CheckState, PodSetUpdate, Verdict};
 use crate::gang::snapshot::attempt::Attempt;
 use crate::gang::snapshot::{Freshness, Snapshot};
+use crate::gang::statechart::attempt_terms::PolicySource;
 use crate::gang::statechart::journal::Journal;
-use crate::gang::statechart::policy_source::PolicySource;
 use crate::gang::statechart::reservation::{AdmissionPhase, Ending, Reservation, ShapeMatch};
 use crate::gang::statechart::rules::Eviction;
 use crate::gang::statechart::state::{Nodes, State, Then};
@@ -26,7 +26,7 @@ pub struct Desired {
     pub state: Verdict,
     /// Text for users.
     pub message: String,
-    /// What Kueue adds to the pods.
+    /// Additions that Kueue makes to the pods.
     pub updates: Vec<PodSetUpdate>,
 }
 

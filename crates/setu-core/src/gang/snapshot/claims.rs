@@ -1,7 +1,7 @@
-//! What a gang's decisions need to know of one of its NodeClaims and of its Node.
+//! Facts about one NodeClaim of a gang and its Node, for the gang's decisions.
 
 use super::health::Health;
-use super::phase::ClaimPhase;
+use super::phase::{ClaimPhase, is_unregistered};
 use crate::api::{Node, NodeClaim};
 use crate::gang::statechart::failure::Failure;
 use crate::names;
@@ -42,6 +42,8 @@ pub struct ClaimView {
     pub created: Option<Timestamp>,
     /// Its phase by Karpenter's conditions.
     pub phase: ClaimPhase,
+    /// Whether it was deleted when Karpenter gives up claims whose Node has not registered.
+    pub unregistered: bool,
     /// Whether Karpenter is disrupting it or rebooting its node.
     pub disrupted: bool,
     /// Its health.
@@ -65,6 +67,7 @@ impl ClaimView {
             rebooted: None,
             created: None,
             phase: ClaimPhase::default(),
+            unregistered: false,
             disrupted: false,
             health,
         }
@@ -92,6 +95,7 @@ impl ClaimView {
             rebooted: claim.rebooted(),
             created: claim.metadata.creation_timestamp.as_ref().map(|t| t.0),
             phase: ClaimPhase::of(claim),
+            unregistered: is_unregistered(claim),
             disrupted: claim.is("DisruptionReason") || claim.is_rebooting(),
             health: Health::of(claim, node, policy, now, launch_error),
         }

@@ -1,4 +1,4 @@
-//! What a gang expects of its NodeClaims. This decides whether an event needs a reconcile at once or may wait for other events.
+//! The next change of its NodeClaims that a gang needs. It decides whether an event needs a reconcile at once or may wait.
 //!
 //! Rule: a hint. A reconcile decides by its own snapshot, so a wrong expectation costs only the time that an event may wait.
 
@@ -10,7 +10,7 @@ use crate::gang::statechart::state::StateName;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// What the next step of a gang depends on.
+/// The change that the next step of a gang depends on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expectation {
     /// The nodes of the claims with these names become ready, and none of the gang's claims goes.
@@ -19,7 +19,7 @@ pub enum Expectation {
     Gone(BTreeSet<String>),
 }
 
-/// What an event shows of a NodeClaim.
+/// The state of a NodeClaim that an event shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClaimEvent {
     /// Its node is not ready.
@@ -33,7 +33,7 @@ pub enum ClaimEvent {
 }
 
 impl ClaimEvent {
-    /// What a claim that exists and its Node show.
+    /// The state that an existing claim and its Node show.
     pub fn of(is_deleting: bool, is_initialized: bool, node: Option<&Node>) -> Self {
         if is_deleting {
             Self::Ending
@@ -46,7 +46,7 @@ impl ClaimEvent {
 }
 
 impl Expectation {
-    /// What a gang waits for with these claims; `None` if every event counts.
+    /// The expectation of a gang with these claims; `None` if every event counts.
     pub fn of(journal: &Journal, snapshot: &Snapshot<'_>, claims: &[Arc<NodeClaim>]) -> Option<Self> {
         match journal.state.name() {
             StateName::WaitingReady | StateName::Approved => {

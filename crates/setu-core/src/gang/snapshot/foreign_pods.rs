@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// When a crowded node is checked again: nothing watches the pods on it.
 const NEXT_CHECK: SignedDuration = SignedDuration::from_secs(10);
 
-/// What pods take from one node.
+/// Resources that pods take from one node.
 #[derive(Clone, Debug, Default)]
 pub struct PodUsage {
     /// Pods that no claim's requests include.
@@ -27,7 +27,7 @@ pub struct PodUsage {
     daemons: ResourceList,
 }
 
-/// What pods take from each node.
+/// Resources that pods take from each node, by the name of the Node.
 pub fn usage_by_node(pods: &[Pod]) -> BTreeMap<String, PodUsage> {
     let mut taken: BTreeMap<String, PodUsage> = BTreeMap::new();
     for pod in pods.iter().filter(|p| !p.is_over()) {
@@ -47,12 +47,12 @@ pub fn nodes_with_pods(pods: &[Pod]) -> BTreeSet<&str> {
     pods.iter().filter(counts).map(|pod| pod.spec.node_name.as_str()).collect()
 }
 
-/// What is compared with the room on a node.
+/// Amounts to compare with the room on a node.
 #[derive(Clone, Copy, Debug)]
 pub struct RoomCheck<'a> {
-    /// What the pods on the node take.
+    /// Resources that the pods on the node take.
     pub taken: &'a PodUsage,
-    /// What one pod of each pod set of the gang takes.
+    /// Resources that one pod of each pod set of the gang takes.
     pub each: &'a [ResourceList],
     /// How the policy compares a node with what was asked for. Only with `Exact` all pods of the node must fit.
     pub allocatable: Allocatable,
@@ -86,7 +86,7 @@ pub fn wait_for_room(
         Some(WaitsFor::DaemonSets { node: name(), resource: resources::shortage(pods, &left)? })
     };
     let for_pods = |pods: &ResourceList| by_others(pods).or_else(|| by_daemons(pods));
-    let waits_for = by_others(&claim.spec.resources.requests).or_else(|| for_pods(pods.as_ref()?));
+    let waits_for = by_others(&claim.needs()).or_else(|| for_pods(pods.as_ref()?));
     if let Some(waits_for) = waits_for {
         view.health = Health::Coming { waits_for, until: now.checked_add(NEXT_CHECK).ok() };
     }
@@ -96,7 +96,7 @@ pub fn wait_for_room(
 /// same devices. `None` if no pod set does. Devices that the claim records in its annotation instead of requesting them do not
 /// count.
 fn least(claim: &NodeClaim, each: &[ResourceList]) -> Option<ResourceList> {
-    let requests = &claim.spec.resources.requests;
+    let requests = &*claim.needs();
     let is_recorded = !claim.devices().is_empty();
     let reported = |pod: &ResourceList| {
         let mut pod = pod.clone();

@@ -10,8 +10,9 @@ use crate::api::parameters::{Allocatable, NodeConditionWanted};
 use crate::api::{Node, NodeClaim, condition};
 use crate::gang::statechart::failure::{Failure, FailureClass};
 use crate::names;
+use crate::plan::pod_set_labels::is_for;
 use crate::plan::resources;
-use crate::policy::{NodeReadiness, Policy};
+use crate::policy::{NodeReadiness, Policy, TopologyLevels};
 use jiff::{SignedDuration, Timestamp};
 
 /// How long a launch error may last, from when it was first seen, before it counts: Karpenter retries the call after about
@@ -29,7 +30,7 @@ const UNPUBLISHED: &str = "DRADriverPoolsNotPublished";
 pub enum Health {
     /// Coming up.
     Coming {
-        /// What it waits for.
+        /// Why it is not ready yet.
         waits_for: WaitsFor,
         /// When that times out; `None` if only the gang's deadline counts.
         until: Option<Timestamp>,
@@ -168,7 +169,7 @@ fn name_of(node: &Node) -> String {
     node.metadata.name.clone().unwrap_or_default()
 }
 
-/// What a Node still lacks to run the pods of its claim.
+/// The problem that keeps a Node from running the pods of its claim; `None` if there is none.
 fn node_problem(claim: &NodeClaim, node: &Node, readiness: &NodeReadiness) -> Option<NodeProblem> {
     if node.metadata.deletion_timestamp.is_some() {
         return Some(NodeProblem::Deleted);
@@ -192,6 +193,12 @@ fn node_problem(claim: &NodeClaim, node: &Node, readiness: &NodeReadiness) -> Op
     if let Some((key, value)) = readiness.node_labels.iter().find(|(key, value)| !labelled(key, value)) {
         return Some(NodeProblem::Label(key.clone(), value.clone()));
     }
+    let topologies = readiness.topologies.iter().filter(|levels| is_placed_by(levels, claim, node));
+    // Any value will do.
+    let any = String::new();
+    if let Some(key) = topologies.flat_map(|levels| &levels.labels).find(|key| !labelled(key, &any)) {
+        return Some(NodeProblem::Label(key.clone(), any));
+    }
     let reported = |wanted: &NodeConditionWanted| {
         node.status.conditions.iter().any(|c| c.kind == wanted.kind && c.status == wanted.status)
     };
@@ -199,9 +206,15 @@ fn node_problem(claim: &NodeClaim, node: &Node, readiness: &NodeReadiness) -> Op
     Some(NodeProblem::Condition(missing.kind.clone(), missing.status.clone()))
 }
 
+/// Whether Kueue places pods on a node by these levels. A claim that names no pod set shows by the flavor's labels which it is for.
+fn is_placed_by(levels: &TopologyLevels, claim: &NodeClaim, node: &Node) -> bool {
+    let has = |(key, value): (&String, &String)| node.label(key) == value;
+    is_for(claim, &levels.pod_sets).unwrap_or_else(|| levels.node_labels.iter().all(has))
+}
+
 /// The first insufficient resource of a Node for its claim's pods and DaemonSets, with the figures.
 fn insufficient_resource(claim: &NodeClaim, node: &Node, compared: Allocatable) -> Option<(String, String)> {
-    let mut wanted = claim.spec.resources.requests.clone();
+    let mut wanted = claim.needs().into_owned();
     match compared {
         Allocatable::Exact => {}
         Allocatable::Devices => wanted.retain(|resource, _| resources::is_device(resource)),
@@ -228,6 +241,35 @@ mod tests {
     use serde_json::json;
 
     #[test]
+    fn the_levels_of_a_topology_are_required_on_the_nodes_of_its_pod_sets_alone() {
+        let racks = TopologyLevels {
+            labels: vec!["rack".to_owned()],
+            pod_sets: ["worker".to_owned()].into(),
+            node_labels: [(names::ZONE.to_owned(), "a".to_owned())].into(),
+        };
+        let readiness = NodeReadiness { topologies: vec![racks], ..NodeReadiness::default() };
+        let problem = |pod_sets: &str, labels: serde_json::Value| {
+            let claim = serde_json::from_value(json!({
+                "metadata": {"name": "c", "labels": {(names::POD_SETS): pod_sets}},
+                "spec": {"nodeClassRef": {"group": "", "kind": "", "name": ""}},
+            }));
+            let node = serde_json::from_value(json!({
+                "metadata": {"name": "n", "labels": labels},
+                "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+            }));
+            node_problem(&claim.unwrap(), &node.unwrap(), &readiness)
+        };
+        let lacks = Some(NodeProblem::Label("rack".to_owned(), String::new()));
+        assert_eq!(problem("worker", json!({})), lacks);
+        assert_eq!(problem("driver.worker", json!({})), lacks);
+        assert_eq!(problem("worker", json!({"rack": "r1"})), None);
+        assert_eq!(problem("head", json!({(names::ZONE): "a"})), None);
+        assert_eq!(problem("", json!({(names::ZONE): "a"})), lacks, "it is on the flavor's nodes");
+        assert_eq!(problem("", json!({(names::ZONE): "b"})), None, "it is on those of another flavor");
+        assert_eq!(problem("", json!({})), None);
+    }
+
+    #[test]
     fn a_claim_waits_for_the_driver_that_karpenter_names() {
         let devices = json!([
             {"deviceClass": "nic", "driver": "nic.example.com", "count": 1},
@@ -248,5 +290,39 @@ mod tests {
         let health = Health::of(&claim, None, &Policy::default(), Timestamp::UNIX_EPOCH, None);
         let Health::Coming { waits_for, .. } = health else { panic!("{health:?}") };
         assert_eq!(waits_for.to_string(), "driver gpu.example.com to publish its ResourceSlices, on node n");
+    }
+
+    #[test]
+    fn a_node_must_have_what_its_claim_could_not_request() {
+        let condition = |kind: &str| json!({"type": kind, "status": "True", "reason": "", "message": "", "lastTransitionTime": "1970-01-01T00:00:00Z"});
+        let conditions = ["Launched", "Registered", "Initialized"].map(condition);
+        let unrequested = json!({"hugepages-2Mi": "2Gi", "rdma/hca": "1"}).to_string();
+        let claim: NodeClaim = serde_json::from_value(json!({
+            "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
+            "metadata": {"name": "c", "annotations": {names::UNREQUESTED: unrequested}},
+            "spec": {
+                "nodeClassRef": {"group": "", "kind": "", "name": ""}, "resources": {"requests": {"cpu": "4"}},
+            },
+            "status": {"nodeName": "n", "conditions": conditions},
+        }))
+        .unwrap();
+        let health = |allocatable: &serde_json::Value| {
+            let node: Node = serde_json::from_value(json!({
+                "metadata": {"name": "n"},
+                "status": {"allocatable": allocatable, "conditions": [condition("Ready")]},
+            }))
+            .unwrap();
+            Health::of(&claim, Some(&node), &Policy::default(), Timestamp::UNIX_EPOCH, None)
+        };
+        let Health::Coming { waits_for, .. } = health(&json!({"cpu": "8", "hugepages-2Mi": "2Gi"})) else {
+            panic!("it has no device")
+        };
+        assert!(waits_for.to_string().contains("rdma/hca"), "{waits_for}");
+        let Health::Failed(failure) = health(&json!({"cpu": "8", "rdma/hca": "1"})) else {
+            panic!("it has no huge pages")
+        };
+        assert_eq!(failure.reason, FailureClass::NodeTooSmall);
+        let all = health(&json!({"cpu": "8", "rdma/hca": "1", "hugepages-2Mi": "2Gi"}));
+        assert!(matches!(all, Health::Ready { .. }), "{all:?}");
     }
 }

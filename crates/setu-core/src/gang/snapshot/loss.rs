@@ -1,4 +1,4 @@
-//! What happened to NodeClaims that are gone or being deleted.
+//! Losses of NodeClaims that are gone or being deleted.
 //!
 //! Rule: a deleted claim leaves no status, so the cause is derived from what watches recorded. [`ClaimRecords`] supplies
 //! that.
@@ -20,22 +20,24 @@ const KARPENTER_LAUNCH_LIMIT: SignedDuration = SignedDuration::from_mins(5);
 /// How many replacements back to search for the last claim of a slot.
 const REPLACEMENTS_SEARCHED: usize = 32;
 
-/// What watches recorded about a claim that is gone or being deleted.
+/// Records of watches about a claim that is gone or being deleted.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GoneClaim {
     /// Reason and message of the last Warning event on it.
     pub event: Option<(String, String)>,
-    /// What it asked for, for users, if the event names a lack of capacity; empty if that is not known.
+    /// Its request in words, for users, if the event names a lack of capacity; empty if that is not known.
     pub asked: String,
     /// Whether it had been launched when last seen.
     pub launched: bool,
+    /// Whether it was deleted when Karpenter gives up claims whose Node has not registered.
+    pub unregistered: bool,
     /// Whether Setu has deleted it.
     pub given_up: bool,
     /// When this replica first noticed its loss.
     pub noticed: Option<Timestamp>,
 }
 
-/// What happened to a slot whose claim is missing, or is being deleted by something else.
+/// The loss of a slot whose claim is missing, or is being deleted by something else.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Loss {
     /// The cause is known.
@@ -47,7 +49,7 @@ pub enum Loss {
 }
 
 impl Loss {
-    /// What happened to a claim that is missing, or is being deleted although its gang wants it.
+    /// The loss of a claim that is missing, or is being deleted although its gang wants it.
     ///
     /// A deleted claim leaves no status, and other watches may deliver the cause later.
     pub fn of(
@@ -89,7 +91,7 @@ impl Loss {
     }
 }
 
-/// What a replica recorded about NodeClaims that it no longer sees, by name.
+/// A replica's records of NodeClaims that it no longer sees, by name.
 pub trait ClaimRecords {
     /// Brings the record of a claim up to date with the caches: a watch may not have shown its deletion yet.
     fn refresh(&self, name: &str);
@@ -103,8 +105,8 @@ pub trait ClaimRecords {
     fn note_missing(&self, name: &str, now: Timestamp) -> (GoneClaim, Option<Failure>);
 }
 
-/// What happened to each slot whose claim is missing, or is being deleted although the gang wants it. While claims are being
-/// created, slots that are not known to have had one are left out.
+/// The loss of each slot whose claim is missing, or is being deleted although the gang wants it. While claims are being created,
+/// slots that are not known to have had one are left out.
 pub fn losses(
     journal: &Journal,
     identity: &GangIdentity,
@@ -178,7 +180,7 @@ impl GoneClaim {
     }
 }
 
-/// What is wrong with a NodePool's NodeClass, according to the NodePool's condition.
+/// The fault of a NodePool's NodeClass; `None` unless the NodePool's condition `NodeClassReady` is False.
 pub fn pool_fault(pool: &NodePool) -> Option<Failure> {
     let ready = condition::find(pool.conditions(), "NodeClassReady").filter(|c| c.status == "False")?;
     let class = match ready.reason.as_str() {
@@ -211,13 +213,11 @@ fn cause(
     let has_reached = |phase: ClaimPhase| claim.is_some_and(|c| c.phase >= phase);
     let launched = gone_claim.launched || has_reached(ClaimPhase::Registering);
     if gone_claim.given_up {
-        let class = match (launched, has_reached(ClaimPhase::Initializing)) {
-            (_, true) => FailureClass::InitializationTimeout,
-            (true, false) => FailureClass::RegistrationTimeout,
-            (false, false) => FailureClass::LaunchTimeout,
-        };
-        let message = format!("Setu gave up the NodeClaim of slot {slot}, which did not come up in time");
-        return failed(class, message);
+        return Some(given_up(slot, launched, has_reached(ClaimPhase::Initializing)));
+    }
+    if gone_claim.unregistered || claim.is_some_and(|claim| claim.unregistered) {
+        let message = format!("Karpenter gave up slot {slot}, whose node did not register in time");
+        return failed(FailureClass::RegistrationTimeout, message);
     }
     if launched {
         // Karpenter replaces a node if its reboot fails.
@@ -232,4 +232,54 @@ fn cause(
         return failed(FailureClass::LaunchTimeout, format!("Karpenter gave up launching slot {slot}"));
     }
     pool_fault.cloned()
+}
+
+/// The failure of a claim that Setu deleted because it did not come up in time, by how far it had come.
+fn given_up(slot: u32, launched: bool, registered: bool) -> Failure {
+    let class = match (launched, registered) {
+        (_, true) => FailureClass::InitializationTimeout,
+        (true, false) => FailureClass::RegistrationTimeout,
+        (false, false) => FailureClass::LaunchTimeout,
+    };
+    Failure::new(class, format!("Setu gave up the NodeClaim of slot {slot}, which did not come up in time"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::NodeClaim;
+    use crate::policy::Policy;
+    use serde_json::json;
+
+    #[test]
+    fn a_node_that_karpenter_gave_up_unregistered_is_no_lost_node() {
+        let loss = |conditions: &[&str], age: i64| {
+            let condition = |kind: &&str| json!({"type": kind, "status": "True", "reason": "", "message": "", "lastTransitionTime": "1970-01-01T00:00:01Z"});
+            let deleted = Timestamp::from_second(age).unwrap();
+            let claim: NodeClaim = serde_json::from_value(json!({
+                "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
+                "metadata": {
+                    "name": "c", "creationTimestamp": "1970-01-01T00:00:00Z", "deletionTimestamp": deleted.to_string(),
+                },
+                "spec": {"nodeClassRef": {"group": "", "kind": "", "name": ""}},
+                "status": {"conditions": conditions.iter().map(condition).collect::<Vec<_>>()},
+            }))
+            .unwrap();
+            let now = Timestamp::from_second(age + 60).unwrap();
+            let view = ClaimView::of(&claim, None, &Policy::default(), now, None);
+            let Loss::Failed(failure) = Loss::of(0, Some(&view), &GoneClaim::default(), None, now) else {
+                panic!("unclear")
+            };
+            failure.reason
+        };
+        assert_eq!(loss(&["Launched"], 899), FailureClass::DeletedByOther);
+        assert_eq!(loss(&["Launched"], 900), FailureClass::RegistrationTimeout);
+        assert_eq!(loss(&["Launched", "Registered"], 900), FailureClass::DeletedByOther);
+        let gone = GoneClaim { launched: true, unregistered: true, ..GoneClaim::default() };
+        let Loss::Failed(failure) = Loss::of(0, None, &gone, None, Timestamp::UNIX_EPOCH) else {
+            panic!("unclear")
+        };
+        assert_eq!(failure.reason, FailureClass::RegistrationTimeout);
+        assert_eq!(failure.message, "Karpenter gave up slot 0, whose node did not register in time");
+    }
 }

@@ -1,4 +1,4 @@
-//! What was read about a gang: its NodeClaims, its Nodes, and the other pods on them.
+//! Data read about a gang: its NodeClaims, its Nodes, and the other pods on them.
 //!
 //! Rule: data, and what follows from it alone. The controller reads it.
 
@@ -11,7 +11,7 @@ use super::unbound::PodCheck;
 use super::waits::WaitsFor;
 use crate::api::pod::ResourceList;
 use crate::api::workload::Verdict;
-use crate::api::{Node, NodeClaim, Pod};
+use crate::api::{Node, NodeClaim, Pod, Workload};
 use crate::gang::statechart::journal::Journal;
 use crate::gang::statechart::state::State;
 use crate::names;
@@ -22,7 +22,7 @@ use k8s_openapi::api::core::v1::Taint;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// What was read about a gang.
+/// Data read about a gang.
 #[derive(Debug)]
 pub struct Observed {
     /// Its NodeClaims.
@@ -70,7 +70,7 @@ impl OtherPods {
 }
 
 impl Observed {
-    /// What the caches show.
+    /// Claims and Nodes from the caches, without what only a quorum read shows.
     pub fn cached(claims: Vec<Arc<NodeClaim>>, nodes: BTreeMap<String, Arc<Node>>) -> Self {
         let mut observed = Self {
             claims,
@@ -104,9 +104,8 @@ impl Observed {
 
     /// Records which capacity type the claims share now.
     pub fn note_capacity_type(&mut self) {
-        let mut types = self.claims.iter().map(|claim| capacity_type(claim));
-        let first = types.next().flatten();
-        self.capacity_type = first.filter(|first| types.all(|t| t == Some(*first))).map(str::to_owned);
+        self.capacity_type =
+            shared_capacity_type(self.claims.iter().map(|claim| &**claim)).map(str::to_owned);
     }
 
     /// The claims of an attempt.
@@ -120,12 +119,25 @@ impl Observed {
         self.of_attempt(attempt).filter(|claim| claim.metadata.deletion_timestamp.is_none())
     }
 
+    /// The initialized claims of the attempt and their Nodes, if the gang's pods are yet to come to them: from the end of the
+    /// creates until the gang is admitted. Otherwise none.
+    pub fn nodes_before_admission(&self, journal: &Journal, workload: &Workload) -> Vec<(&NodeClaim, &Node)> {
+        let state = &journal.state;
+        if workload.is_admitted() || !(state.is_approved() || *state == State::WaitingReady) {
+            return Vec::new();
+        }
+        let initialized = self.staying(journal.memory.attempt).filter(|claim| claim.is_initialized());
+        initialized.filter_map(|claim| Some((claim, &**self.nodes.get(claim.node_name()?)?))).collect()
+    }
+
     /// One claim of an attempt for each kind of nodes that it has.
     pub fn kinds(&self, attempt: u32) -> Vec<NodeClaim> {
         let mut kinds: Vec<NodeClaim> = Vec::new();
         for claim in self.of_attempt(attempt) {
             let is_alike = |kind: &NodeClaim| {
-                kind.spec == claim.spec && kind.label(names::NODEPOOL) == claim.label(names::NODEPOOL)
+                kind.spec == claim.spec
+                    && kind.needs() == claim.needs()
+                    && kind.label(names::NODEPOOL) == claim.label(names::NODEPOOL)
             };
             if !kinds.iter().any(is_alike) {
                 kinds.push(claim.clone());
@@ -248,4 +260,11 @@ pub fn capacity_type(claim: &NodeClaim) -> Option<&str> {
         ("", _) => None,
         (got, _) => Some(got),
     }
+}
+
+/// The capacity type that all of these claims share; `None` without one.
+pub fn shared_capacity_type<'c>(claims: impl IntoIterator<Item = &'c NodeClaim>) -> Option<&'c str> {
+    let mut types = claims.into_iter().map(capacity_type);
+    let first = types.next().flatten();
+    first.filter(|first| types.all(|t| t == Some(*first)))
 }

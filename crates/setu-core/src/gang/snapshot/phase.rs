@@ -1,9 +1,13 @@
 //! The phases of a NodeClaim until its Node is initialized.
 
 use crate::api::{NodeClaim, condition};
+use jiff::SignedDuration;
 
 /// Reasons of a condition that only say "not yet".
 const NOT_YET: [&str; 3] = ["", "AwaitingReconciliation", "NodeNotFound"];
+
+/// Age at which Karpenter itself gives up a claim whose Node has not registered.
+const KARPENTER_REGISTRATION_LIMIT: SignedDuration = SignedDuration::from_mins(15);
 
 /// The phase of a NodeClaim, in life-cycle order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -30,6 +34,15 @@ impl ClaimPhase {
         let missing = phases.into_iter().find(|(condition, _)| !claim.is(condition));
         missing.map_or(Self::Initialized, |(_, phase)| phase)
     }
+}
+
+/// Whether a launched claim without a Node was deleted when it was as old as Karpenter lets such claims become.
+pub fn is_unregistered(claim: &NodeClaim) -> bool {
+    let (created, deleted) = (&claim.metadata.creation_timestamp, &claim.metadata.deletion_timestamp);
+    let age =
+        created.as_ref().zip(deleted.as_ref()).map(|(created, deleted)| deleted.0.duration_since(created.0));
+    ClaimPhase::of(claim) == ClaimPhase::Registering
+        && age.is_some_and(|age| age >= KARPENTER_REGISTRATION_LIMIT)
 }
 
 /// Whether the provider answered the launch with an error.

@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// How often the nodes of a gang that waits for admission are searched for other pods.
 const LIST_AGAIN: SignedDuration = SignedDuration::from_mins(1);
 
-/// What a gang's need of a list of pods depends on.
+/// Inputs that decide whether a gang needs a list of pods.
 #[derive(Clone, Copy, Debug)]
 pub struct PodListing<'a> {
     /// Where the gang is.

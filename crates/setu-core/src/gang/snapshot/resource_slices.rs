@@ -30,8 +30,23 @@ pub enum NodeResourceSlices {
     NotServed,
 }
 
+impl NodeResourceSlices {
+    /// The result as if only the ResourceSlices of these nodes had been read.
+    #[must_use]
+    pub fn on(&self, nodes: &[String]) -> Self {
+        match self {
+            _ if nodes.is_empty() => Self::Unread,
+            Self::Read(slices) => {
+                let is_on = |slice: &&ResourceSlice| nodes.contains(&slice.spec.node_name);
+                Self::Read(slices.iter().filter(is_on).cloned().collect())
+            }
+            Self::Unread | Self::Forbidden | Self::NotServed => self.clone(),
+        }
+    }
+}
+
 /// Makes a ready claim wait for the devices that its pods ask for, if its node lacks some.
-pub fn wait_for_devices(
+pub(super) fn wait_for_devices(
     view: &mut ClaimView,
     claim: &NodeClaim,
     node: Option<&Node>,
@@ -48,7 +63,7 @@ pub fn wait_for_devices(
     }
 }
 
-/// What a node lacks to offer these devices, in words that follow "waits for"; `None` if it has them all, or nothing was read.
+/// The lack that keeps a node from offering these devices, to follow "waits for"; `None` if it has them all, or nothing was read.
 fn lack(asked: &[RequestedDevices], node: &str, slices: &NodeResourceSlices) -> Option<String> {
     let driver = &asked.first()?.driver;
     let published = match slices {
@@ -75,7 +90,7 @@ fn lack(asked: &[RequestedDevices], node: &str, slices: &NodeResourceSlices) -> 
     lack.map(|lack| format!("{lack}, on node {node}"))
 }
 
-/// What these ResourceSlices of a driver lack to offer `asked` devices.
+/// The lack that keeps these ResourceSlices of a driver from offering `asked` devices; `None` if they do.
 fn lack_of_driver(driver: &str, asked: u64, slices: &[&ResourceSlice]) -> Option<String> {
     if slices.is_empty() {
         return Some(format!("driver {driver} to publish its ResourceSlices"));
@@ -123,7 +138,7 @@ mod tests {
         serde_json::from_value(slice).unwrap()
     }
 
-    /// What node `n` lacks for four devices of driver `gpu` in two classes.
+    /// The lack that keeps node `n` from offering four devices of driver `gpu` in two classes.
     fn lacks(slices: Vec<ResourceSlice>) -> Option<String> {
         let devices = |class: &str, count| RequestedDevices {
             device_class: class.to_owned(),

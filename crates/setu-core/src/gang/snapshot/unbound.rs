@@ -133,7 +133,7 @@ impl JournalPosition {
     }
 }
 
-/// What the last check of a gang's pods found, and when the next one is due.
+/// Result of the last check of a gang's pods, and when the next one is due.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodCheck {
     /// When the pods were admitted.

@@ -1,12 +1,12 @@
-//! What a NodeClaim that is coming up waits for.
+//! Reasons why a NodeClaim that is coming up is not ready yet.
 
 use std::fmt;
 
-/// What is wrong where Karpenter has not touched a claim, and what to check.
+/// The problem if Karpenter has not touched a claim, and its remedy.
 pub const UNTOUCHED: &str =
     "has not touched its NodeClaim: check that it runs, and the chart's karpenter.namespace";
 
-/// What is missing until a claim's node can run its pods. The text follows "waits for".
+/// The reason why a claim's node cannot run its pods yet. The text follows "waits for".
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WaitsFor {
     /// Karpenter, which has not touched the claim.
@@ -25,35 +25,35 @@ pub enum WaitsFor {
     Readiness {
         /// Name of the Node.
         node: String,
-        /// What is wrong.
+        /// The problem.
         lack: NodeProblem,
     },
     /// The device plugins of its Node.
     Devices {
         /// Name of the Node.
         node: String,
-        /// What it does not offer yet, with figures.
+        /// The resource that it does not offer yet, with figures.
         resource: String,
     },
     /// The drivers of its Node's devices to publish them.
     ResourceSlices {
         /// Name of the Node.
         node: String,
-        /// What is missing and where, in words that follow "waits for".
+        /// The lack and where it is, in words that follow "waits for".
         lack: String,
     },
     /// Pods of others to leave its Node.
     OtherPods {
         /// Name of the Node.
         node: String,
-        /// What they leave too little of, with figures.
+        /// The resource that they leave too little of, with figures.
         resource: String,
     },
     /// Room on its Node: pods of DaemonSets that could not be foreseen leave too little.
     DaemonSets {
         /// Name of the Node.
         node: String,
-        /// What they leave too little of, with figures.
+        /// The resource that they leave too little of, with figures.
         resource: String,
     },
     /// The gang's label on a Node that was kept.
@@ -62,7 +62,7 @@ pub enum WaitsFor {
     BufferTime,
 }
 
-/// What is wrong with a Node.
+/// A problem that keeps a Node from running the pods of its claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeProblem {
     /// It is being deleted.

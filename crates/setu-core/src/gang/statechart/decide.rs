@@ -16,7 +16,7 @@ use statig::blocking::StateExt as _;
 pub struct Decision {
     /// The journal afterwards; equal to the one before if nothing changed.
     pub journal: Journal,
-    /// What to do once the journal is durable.
+    /// Effects to run once the journal is durable.
     pub effects: Vec<Effect>,
 }
 

@@ -205,7 +205,7 @@ fn insert(parts: &mut Vec<ChartPart>, path: &mut Vec<Superstate>, state: StateNa
     }
 }
 
-/// What a state or a superstate does whenever it is entered or left, found by running its actions.
+/// Actions of a state or a superstate whenever it is entered or left, found by running them.
 #[derive(Default)]
 struct ChartActions {
     entry: Option<&'static str>,
@@ -247,7 +247,7 @@ impl ChartActions {
     }
 }
 
-/// What an action changes in the memory of a gang with terms and a deadline that has passed.
+/// The change that an action makes to the memory of a gang with terms and a deadline that has passed; `None` without a change.
 fn effect_of(act: impl FnOnce(&mut StepContext)) -> Option<&'static str> {
     let (policy, now) = (Policy::default(), Timestamp::UNIX_EPOCH + SignedDuration::from_hours(1_000));
     let mut journal = Journal::new("uid", AdmissionId::default(), now, Some(Timestamp::UNIX_EPOCH));

@@ -1,16 +1,50 @@
-//! What a gang is judged by: the current policy, that of its attempt, or the terms in its journal.
+//! The policy that judges a gang: the current one, that of its attempt, or the terms in its journal.
 //!
 //! Rule: while the parameters cannot be read, a gang in flight is judged by its terms. Without terms, nothing that
 //! depends on a policy is decided.
 
+use super::attempt_terms::{PolicySource, confirmed_terms};
 use super::journal::Journal;
-use super::policy_source::{PolicySource, confirmed_terms};
-use crate::api::NodeClaim;
+use crate::api::parameters::ProvisioningParametersSpec;
+use crate::api::{NodeClaim, Workload};
 use crate::names;
-use crate::plan::Obstacle;
+use crate::plan::{Obstacle, ObstacleReason};
+use crate::policy::overrides::Ignored;
 use crate::policy::terms::without_timeouts;
-use crate::policy::{Policy, ResolvedDeadlines};
+use crate::policy::{Policy, ResolvedDeadlines, Settings, TopologyLevels};
+use kube_core::ResourceExt;
 use std::sync::Arc;
+
+/// The policy of a Workload's next attempt.
+#[derive(Debug)]
+pub struct CurrentPolicy {
+    /// The policy. With a `fault`, it is not the one that the parameters state.
+    pub policy: Policy,
+    /// Why the parameters cannot be read.
+    pub fault: Option<Obstacle>,
+    /// Overrides of the Job that do not count.
+    pub ignored: Vec<Ignored>,
+}
+
+impl CurrentPolicy {
+    /// The policy under a check. `parameters` is the result of reading those of the check; `None` while they have not been read.
+    pub fn of(
+        settings: &Settings,
+        workload: &Workload,
+        check: &str,
+        parameters: Option<Result<Option<ProvisioningParametersSpec>, String>>,
+    ) -> Self {
+        let no_policy = |why| Some(Obstacle::new(ObstacleReason::NoPolicy, why));
+        let (parameters, fault) = match parameters {
+            _ if !workload.front_end().has_own_checks() => (None, None),
+            Some(Ok(parameters)) => (parameters, None),
+            Some(Err(why)) => (None, no_policy(why)),
+            None => (None, no_policy(format!("the parameters of check {check} have not been read yet"))),
+        };
+        let (policy, ignored) = settings.policy_of(workload.annotations(), check, parameters.as_ref());
+        Self { policy, fault, ignored }
+    }
+}
 
 /// The policy that a gang is judged by, and how far it is known.
 #[derive(Clone, Debug)]
@@ -22,6 +56,17 @@ pub struct EffectivePolicy {
     /// Why the parameters cannot be read.
     pub fault: Option<Obstacle>,
     has_terms: bool,
+}
+
+/// What becomes of the policy that a replica keeps for a gang's attempt.
+#[derive(Clone, Copy, Debug)]
+pub enum KeptPolicy<'a> {
+    /// This one is kept: it judges the attempt until its end.
+    Keep(&'a Arc<Policy>),
+    /// None is needed: no attempt is in flight.
+    Forget,
+    /// Nothing: the parameters cannot be read, and the attempt is judged by its terms meanwhile.
+    Unchanged,
 }
 
 impl EffectivePolicy {
@@ -48,22 +93,28 @@ impl EffectivePolicy {
         Self { policy: for_tier(journal, &policy), without_tier: policy, fault: None, has_terms: false }
     }
 
-    /// Also requires the gang's label and each topology level's label on every node. Kueue places pods only there.
+    /// What is kept of it for the attempt in this journal.
+    pub fn kept(&self, journal: &Journal) -> KeptPolicy<'_> {
+        match &self.fault {
+            _ if !journal.state.is_in_flight() => KeptPolicy::Forget,
+            None => KeptPolicy::Keep(&self.without_tier),
+            Some(_) => KeptPolicy::Unchanged,
+        }
+    }
+
+    /// Also requires the gang's label on every node, and the labels of these levels where they apply. Kueue places pods only there.
     #[must_use]
-    pub fn with_topology(mut self, gang: &str, levels: Vec<String>) -> Self {
-        if levels.is_empty() {
+    pub fn with_topologies(mut self, gang: &str, topologies: Vec<TopologyLevels>) -> Self {
+        if topologies.is_empty() {
             return self;
         }
-        let labels = &mut Arc::make_mut(&mut self.policy).readiness.node_labels;
-        labels.insert(names::GANG.to_owned(), gang.to_owned());
-        for level in levels {
-            // Any value will do.
-            labels.entry(level).or_default();
-        }
+        let readiness = &mut Arc::make_mut(&mut self.policy).readiness;
+        readiness.node_labels.insert(names::GANG.to_owned(), gang.to_owned());
+        readiness.topologies = topologies;
         self
     }
 
-    /// What the gang is judged by.
+    /// The source of the policy that judges the gang.
     pub fn source(&self) -> PolicySource<'_> {
         match self.fault {
             None => PolicySource::Policy(&self.without_tier),
@@ -91,7 +142,6 @@ mod tests {
     use crate::api::parameters::Tier;
     use crate::gang::statechart::reservation::AdmissionId;
     use crate::gang::statechart::state::State;
-    use crate::plan::ObstacleReason;
     use crate::policy::terms::Terms;
     use jiff::Timestamp;
     use serde_json::json;
@@ -131,6 +181,28 @@ mod tests {
         let waits = EffectivePolicy::of(&journal(State::Validating), &[claim], buffered(1), Some(fault()));
         assert!(matches!(waits.source(), PolicySource::Unknown));
         assert_eq!(*waits.policy, buffered(1));
+        assert!(matches!(unknown.kept(&flies), KeptPolicy::Unchanged));
+        let known = EffectivePolicy::of(&flies, &[], buffered(1), None);
+        assert!(matches!(known.kept(&flies), KeptPolicy::Keep(policy) if **policy == buffered(1)));
+        assert!(matches!(known.kept(&journal(State::Validating)), KeptPolicy::Forget));
+    }
+
+    #[test]
+    fn the_parameters_of_a_check_that_is_not_setus_do_not_matter() {
+        let current = |name: &str, parameters| {
+            let workload = serde_json::from_value(json!({"metadata": {"name": name}, "spec": {}})).unwrap();
+            CurrentPolicy::of(&Settings::default(), &workload, "c", parameters)
+        };
+        let fault = |name: &str, parameters| current(name, parameters).fault.map(|fault| fault.message);
+        let unread = "the parameters of check c have not been read yet";
+        assert_eq!(fault("w", None).as_deref(), Some(unread));
+        assert_eq!(fault("w", Some(Err("they are gone".to_owned()))).as_deref(), Some("they are gone"));
+        let of_request = format!("{}r", names::REQUEST_PREFIX);
+        assert_eq!(fault(&of_request, None), None);
+        let spec: ProvisioningParametersSpec =
+            serde_json::from_value(json!({"strategy": {"bufferTime": "3m"}})).unwrap();
+        let buffer = |name: &str| current(name, Some(Ok(Some(spec.clone())))).policy.buffer_time;
+        assert_eq!((buffer("w"), buffer(&of_request)), (Span::minutes(3), Span::seconds(0)));
     }
 
     #[test]
@@ -142,8 +214,10 @@ mod tests {
         assert_eq!(launch(State::Provisioning), Span::minutes(1));
         assert_eq!(launch(State::Validating), Policy::default().deadlines.launch);
         let effective = EffectivePolicy::of_attempt(&journal(State::Provisioning), Arc::clone(&policy));
-        let placed = effective.with_topology("g", vec!["rack".into()]);
+        let racks = TopologyLevels { labels: vec!["rack".into()], ..TopologyLevels::default() };
+        let placed = effective.with_topologies("g", vec![racks.clone()]);
         let labels: Vec<&str> = placed.policy.readiness.node_labels.keys().map(String::as_str).collect();
-        assert_eq!((labels, &placed.without_tier), (vec!["rack", names::GANG], &policy));
+        assert_eq!((labels, &placed.without_tier), (vec![names::GANG], &policy));
+        assert_eq!(placed.policy.readiness.topologies, [racks]);
     }
 }

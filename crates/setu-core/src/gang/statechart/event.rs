@@ -1,4 +1,4 @@
-//! What was observed about a gang, and what to do about it.
+//! Events that are observed about a gang, and effects to run.
 //!
 //! Events are observations, never commands; effects are data. Both are level-triggered: the same
 //! snapshot gives the same events, and an effect may be run twice without harm.
@@ -67,7 +67,7 @@ pub enum Event {
     Failed(Failure),
     /// A node of the attempt existed and is lost, seen in a quorum read.
     Lost {
-        /// What happened to it.
+        /// Why it was lost.
         failure: Failure,
         /// The phase of the reservation in Kueue.
         phase: AdmissionPhase,
@@ -86,7 +86,7 @@ pub enum Event {
     CapacityBack,
 }
 
-/// What to do.
+/// A change to make in the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Create the NodeClaims of these slots, in parallel.

@@ -61,7 +61,7 @@ impl fmt::Display for FailureClass {
     }
 }
 
-/// What a failure says about the provider's capacity.
+/// How far a failure is evidence of a shortage of the provider's capacity.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum ShortageEvidence {
     /// Nothing.
@@ -70,11 +70,11 @@ enum ShortageEvidence {
     OfTheseNodes,
     /// As `OfTheseNodes`. The requested types are also assumed to be short.
     Suspected,
-    /// What was requested is known to be short: a loss shows it, or how late a launch is. `step::planning` reads which.
+    /// The requested offerings are known to be short: a loss shows it, or how late a launch is. `step::planning` reads which.
     Certain,
 }
 
-/// What follows from a class.
+/// The consequences of a class.
 #[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 struct ClassTraits {
     may_have_had_node: bool,
@@ -177,7 +177,7 @@ pub struct Failure {
     /// The obstacle to the plan, if that was the cause.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "known")]
     pub obstacle: Option<ObstacleReason>,
-    /// What happened, for the user; at most [`Failure::MESSAGE_LIMIT`] characters.
+    /// Description for the user; at most [`Failure::MESSAGE_LIMIT`] characters.
     pub message: String,
 }
 

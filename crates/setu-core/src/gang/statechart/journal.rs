@@ -8,7 +8,7 @@
 mod read;
 mod retry;
 
-use super::event::Reason;
+use super::event::{ProgressReason, Reason};
 use super::failure::Failure;
 use super::option_position::OptionPosition;
 use super::reservation::{AdmissionId, Ending, ShapeMatch};
@@ -53,7 +53,7 @@ pub struct Journal {
     pub state: State,
     /// When the gang entered it.
     pub entered_at: Timestamp,
-    /// What else must survive a restart.
+    /// Everything else that must survive a restart.
     #[serde(flatten)]
     pub memory: Memory,
     /// W3C trace context of this admission's trace.
@@ -66,7 +66,7 @@ pub struct Journal {
     pub history: Vec<Transition>,
 }
 
-/// What the cluster does not show and must survive a change of leader.
+/// Data that the cluster does not show and that must survive a change of leader.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Memory {
@@ -140,6 +140,14 @@ pub struct TraceStart {
     /// `resumed` of the previous trace.
     #[serde(default, skip_serializing_if = "is_zero_seq")]
     pub resumed_before: u64,
+}
+
+impl TraceStart {
+    /// Those transitions of the history that belong to the admission, with the one that entered its first state.
+    pub fn of_this_admission<'h>(&self, history: &'h [Transition]) -> &'h [Transition] {
+        let start = history.partition_point(|step| step.seq < self.seq);
+        history.get(start..).unwrap_or_default()
+    }
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
@@ -245,14 +253,29 @@ impl Journal {
         unused.then_some(back.reason)
     }
 
-    /// Why the current attempt was wasted if the Workload is deleted now; `None` if it was not. An approved attempt that `ran` was
+    /// Why the current attempt was wasted if it ends now, without a step; `None` if it was not. An approved attempt that `ran` was
     /// not wasted.
-    pub fn wasted_by_deletion(&self, ran: bool) -> Option<Reason> {
+    pub fn wasted_by(&self, ending: Ending, ran: bool) -> Option<Reason> {
         match self.state.name() {
-            StateName::Provisioning | StateName::WaitingReady => Some(Reason::Ended(Ending::Deleted)),
-            StateName::Approved if !ran => Some(Reason::Ended(Ending::Deleted)),
+            StateName::Provisioning | StateName::WaitingReady => Some(Reason::Ended(ending)),
+            StateName::Approved if !ran => Some(Reason::Ended(ending)),
             _ => self.taken_back(self.memory.attempt),
         }
+    }
+
+    /// The last failure, if it is what this transition was taken for. A gang that succeeded still has its last failure.
+    pub fn failure_of(&self, step: &Transition) -> Option<&Failure> {
+        self.memory.last_failure.as_ref().filter(|failure| step.reason == Reason::Failed(failure.reason))
+    }
+
+    /// Whether the history shows that an attempt was never approved. A journal that found its claims may have lost that.
+    pub fn was_never_approved(&self, attempt: u32) -> bool {
+        let planned = Reason::Progress(ProgressReason::PlanAccepted);
+        let of_attempt = || self.history.iter().filter(|s| s.attempt == attempt);
+        let is_approved = |s: &Transition| s.from == StateName::Approved || s.to == StateName::Approved;
+        of_attempt().any(|s| s.begins() && s.reason == planned)
+            && !self.state.is_approved()
+            && !of_attempt().any(is_approved)
     }
 
     /// When the state that this transition left was entered; `None` if the history no longer shows it.

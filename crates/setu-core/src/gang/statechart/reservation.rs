@@ -3,8 +3,8 @@
 //! Kueue's API has no attempt id, and an eviction may come and go unseen within a second. So an admission is identified by
 //! everything that changes with it.
 
+use crate::api::Workload;
 use crate::api::workload::Verdict;
-use crate::api::{Workload, condition};
 use crate::digest::digest;
 use crate::listed::listed;
 use crate::names;
@@ -20,11 +20,11 @@ pub struct AdmissionId(pub String);
 impl AdmissionId {
     /// The admission of a Workload whose quota is reserved, as `check` sees it.
     pub fn of(workload: &Workload, check: &str) -> Self {
-        let reserved =
-            condition::since(workload.conditions(), "QuotaReserved").map_or(0, jiff::Timestamp::as_second);
+        let reserved = workload.reserved_since().map_or(0, jiff::Timestamp::as_second);
         let mut admitted = workload.admission().cloned();
         for set in admitted.iter_mut().flat_map(|admission| &mut admission.pod_set_assignments) {
             set.delayed_topology_request.clear();
+            set.topology_assignment = None;
         }
         let admitted = serde_json::to_string(&admitted).unwrap_or_default();
         let uid = workload.metadata.uid.as_deref().unwrap_or_default();
@@ -191,5 +191,30 @@ fn phase(workload: &Workload, reported: Verdict) -> AdmissionPhase {
         (true, true) => AdmissionPhase::AdmittedPods,
         (true, false) => AdmissionPhase::Admitted,
         (false, _) => AdmissionPhase::Reserved,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    #[test]
+    fn what_kueue_writes_later_and_what_setu_reads_newly_changes_no_admission() {
+        let id = |more: &Value| {
+            let mut set = json!({"name": "main", "flavors": {"cpu": "gpu"}, "count": 2});
+            set.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            let workload = json!({
+                "metadata": {"name": "w", "uid": "u"}, "spec": {},
+                "status": {"admission": {"clusterQueue": "q", "podSetAssignments": [set]}},
+            });
+            AdmissionId::of(&serde_json::from_value(workload).unwrap(), "prov").0
+        };
+        let known = "0-0-bjq01uagr9";
+        assert_eq!(id(&json!({})), known, "earlier releases wrote it in their journals");
+        let placed = json!({"levels": ["rack"], "slices": []});
+        assert_eq!(id(&json!({"delayedTopologyRequest": "Ready", "topologyAssignment": placed})), known);
+        assert_eq!(id(&json!({"topologyAssignment": placed})), known);
+        assert_ne!(id(&json!({"count": 1})), known);
     }
 }

@@ -20,9 +20,9 @@ pub struct Rules {
     pub yielding: RetryStrategy,
     /// The longest wait that either of them can give.
     pub wait_bound: SignedDuration,
-    /// What happens once both are used up.
+    /// Action to take once both are used up.
     pub on_exhausted: OnExhausted,
-    /// What happens when a node is lost before the gang runs.
+    /// Reaction to the loss of a node before the gang runs.
     pub on_node_lost: OnNodeLost,
     /// Whether the nodes of one gang may come from several tiers.
     pub mixed_tiers: bool,

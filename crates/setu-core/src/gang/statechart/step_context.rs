@@ -1,4 +1,4 @@
-//! What the chart's handlers read and change: the gang's memory, the effects and the rules.
+//! The data that the chart's handlers read and change: the gang's memory, the effects and the rules.
 
 use super::event::Effect;
 use super::failure::{Failure, FailureClass};
@@ -187,10 +187,13 @@ impl StepContext {
     }
 
     /// The next state of a gang that lost a node after it was admitted, when its pods may run on the others; `None` if
-    /// nothing is done.
+    /// nothing is done. `step::replacement` decides when the next try is due.
     pub(super) fn replace_lost(&mut self, failure: &Failure) -> Option<State> {
-        let replaces = self.rules.on_node_lost == OnNodeLost::Replace && self.try_replacement(failure);
-        replaces.then_some(State::Approved { nodes: Nodes::Replacing })
+        if self.rules.on_node_lost != OnNodeLost::Replace {
+            return None;
+        }
+        self.begin_replacement(failure);
+        Some(State::Approved { nodes: Nodes::Replacing })
     }
 
     /// The next state of an admitted gang that lost a node while others still come up. Pods may run on the others, so only

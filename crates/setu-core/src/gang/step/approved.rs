@@ -16,7 +16,7 @@ use crate::gang::statechart::state::{Nodes, State};
 use crate::plan::Outcome;
 use crate::planted::planted;
 
-/// What a gang that may run observes.
+/// Observation about a gang that may run; `None` if there is nothing to do.
 pub(super) fn approved(attempt: &Attempt<'_>) -> Option<Observation> {
     let snapshot = attempt.snapshot;
     if !attempt.awaits_admission() {

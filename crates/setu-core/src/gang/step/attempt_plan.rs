@@ -37,10 +37,9 @@ impl Journal {
         self.matches(plan, Plan::is_hashed)
     }
 
-    /// As [`Self::matches_attempt`], but the cheapest instance types may have changed. A lost node is replaced by one of
-    /// them.
-    pub(super) fn matches_attempt_except_types(&self, plan: &Plan) -> bool {
-        self.matches(plan, Plan::is_hashed_except_types)
+    /// Whether lost nodes of the attempt may be replaced by nodes of this plan.
+    pub(in crate::gang) fn is_replaced_by(&self, plan: &Plan) -> bool {
+        self.matches(plan, Plan::replaces)
     }
 
     fn matches(&self, plan: &Plan, has_hash: impl Fn(&Plan, &str) -> bool) -> bool {

@@ -14,7 +14,7 @@ use crate::gang::statechart::reservation::AdmissionPhase;
 use crate::plan::{Obstacle, ObstacleReason, Outcome};
 use crate::planted::planted;
 
-/// What a gang observes while its NodeClaims are being created.
+/// Observation about a gang whose NodeClaims are being created; `None` if there is nothing to do.
 pub(super) fn provisioning(attempt: &Attempt<'_>) -> Option<Observation> {
     let Attempt { journal, snapshot, .. } = attempt;
     // If pods may run on other nodes, a refused claim ends nothing and is created later.
@@ -52,7 +52,7 @@ pub(super) fn provisioning(attempt: &Attempt<'_>) -> Option<Observation> {
     with_plan(attempt, snapshot.plan?, missing)
 }
 
-/// What the current plan means for an attempt that lacks the claims of these slots.
+/// Observation that follows from the current plan for an attempt that lacks the claims of these slots.
 fn with_plan(attempt: &Attempt<'_>, plan: &Outcome, missing: Vec<u32>) -> Option<Observation> {
     let Attempt { journal, snapshot, .. } = attempt;
     let changed =
@@ -100,7 +100,7 @@ pub(super) fn sent_elsewhere(attempt: &Attempt<'_>) -> Option<Failure> {
     Some(Failure::new(FailureClass::PlanChanged, message))
 }
 
-/// What a gang observes once all its NodeClaims exist.
+/// Observation about a gang whose NodeClaims all exist; `None` if there is nothing to do.
 pub(super) fn waiting_ready(attempt: &Attempt<'_>) -> Option<Observation> {
     let snapshot = attempt.snapshot;
     let quorum = snapshot.freshness == Freshness::Quorum || planted!(ReadyBeforeGate);

@@ -1,15 +1,16 @@
-//! What the write of a journal requires, and what it permits.
+//! The precondition of a journal write, and the effects that the write permits.
 //!
 //! Rule: the journal is durable before its effects run. A delete does not wait for it once the reservation is gone, unless
 //! someone else has changed the Workload.
 
+use crate::gang::statechart::event::Effect;
 use crate::gang::statechart::journal::Journal;
 use crate::gang::statechart::reservation::{Ending, Reservation};
 use crate::gang::statechart::state::{State, StateName};
 use crate::gang::statechart::transition::Transition;
 use crate::planted::planted;
 
-/// What a journal write requires besides the journal that was read. For a request, the Workload is the one that controls it, read
+/// Precondition of a journal write besides the journal that was read. For a request, the Workload is the one that controls it, read
 /// before the write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Precondition {
@@ -32,9 +33,30 @@ pub enum Commit {
     Unanswered,
 }
 
+/// An effect that knows whether it is a deletion.
+pub trait IsDeletion {
+    /// Whether it deletes.
+    fn is_deletion(&self) -> bool;
+}
+
+impl IsDeletion for Effect {
+    fn is_deletion(&self) -> bool {
+        matches!(self, Self::DeleteClaims(_))
+    }
+}
+
+/// The effects that may run after the write of their journal. The reconcile ends after them if the write failed.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Permitted<E> {
+    /// These.
+    pub effects: Vec<E>,
+    /// Whether a request must confirm the journal before: only a write proves that it is current.
+    pub needs_confirmation: bool,
+}
+
 /// Which effects of a step may run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Permission {
+enum Permission {
     /// All.
     All,
     /// Deletions.
@@ -44,9 +66,8 @@ pub(super) enum Permission {
 }
 
 impl Journal {
-    /// What must still hold when this journal is written. `stored` is the number of the last stored transition;
-    /// one write may store several. A write that revokes an approval or gives up the gang requires an unchanged,
-    /// unadmitted Workload.
+    /// The condition that must still hold when this journal is written. `stored` is the number of the last stored transition; one
+    /// write may store several. A write that revokes an approval or gives up the gang requires an unchanged, unadmitted Workload.
     pub fn precondition(&self, stored: u64) -> Precondition {
         let is_back = matches!(self.state, State::RollingBack { .. } | State::Provisioning);
         let leaves_approval = |t: &Transition| t.seq > stored && t.from == StateName::Approved;
@@ -63,7 +84,7 @@ impl Journal {
 
 impl Commit {
     /// Which effects may run after it.
-    pub(super) fn permits(self, reservation: &Reservation) -> Permission {
+    fn permits(self, reservation: &Reservation) -> Permission {
         match self {
             Self::Unneeded | Self::Written => Permission::All,
             Self::Conflict if planted!(ActOnConflict) => Permission::Deletions,
@@ -84,7 +105,7 @@ impl Commit {
     }
 
     /// Whether the journal is to be confirmed before effects run: only a write proves that it is current.
-    pub(super) fn needs_confirmation(self) -> bool {
+    fn needs_confirmation(self) -> bool {
         let skips = planted!(ActOnStaleJournal) || planted!(CreateWithoutJournal) || planted!(ActOnConflict);
         self != Self::Written && !skips
     }
@@ -92,7 +113,7 @@ impl Commit {
 
 impl Permission {
     /// Whether an effect may run, given whether it is a deletion.
-    pub(super) fn allows(self, is_deletion: bool) -> bool {
+    fn allows(self, is_deletion: bool) -> bool {
         match self {
             Self::All => true,
             Self::Deletions => is_deletion,
@@ -101,11 +122,21 @@ impl Permission {
     }
 }
 
+impl<E: IsDeletion> Permitted<E> {
+    /// The effects that may run after the write of their journal ended like this, under this reservation.
+    pub fn after(commit: Commit, reservation: &Reservation, mut effects: Vec<E>) -> Self {
+        let permission = commit.permits(reservation);
+        effects.retain(|effect| permission.allows(effect.is_deletion()));
+        let needs_confirmation = commit.needs_confirmation() && !effects.is_empty();
+        Self { effects, needs_confirmation }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::gang::statechart::event::{ProgressReason, Reason};
-    use crate::gang::statechart::reservation::AdmissionId;
+    use crate::gang::statechart::reservation::{AdmissionId, AdmissionPhase};
     use crate::gang::statechart::state::{Nodes, Then};
     use jiff::Timestamp;
 
@@ -145,5 +176,33 @@ mod tests {
             Precondition::Journal,
             "the approval was taken back before"
         );
+    }
+
+    #[test]
+    fn after_a_failed_write_only_deletions_of_a_gang_without_a_reservation_run() {
+        let (create, delete) = (Effect::CreateClaims(vec![0]), Effect::DeleteClaims(vec!["c".into()]));
+        let held =
+            Reservation::Held { admission: AdmissionId("1-0-a".into()), phase: AdmissionPhase::Reserved };
+        let gone = Reservation::Gone(Ending::Evicted);
+        let unlisted = Reservation::Gone(Ending::CheckRemoved);
+        let both = vec![create, delete.clone()];
+        for (commit, reservation, runs) in [
+            (Commit::Written, &held, both.clone()),
+            (Commit::Unneeded, &gone, both.clone()),
+            (Commit::Unanswered, &held, vec![]),
+            (Commit::Unanswered, &unlisted, vec![]),
+            (Commit::Unanswered, &gone, vec![delete]),
+            (Commit::Conflict, &held, vec![]),
+            (Commit::Conflict, &gone, vec![]),
+        ] {
+            assert_eq!(commit.needs_confirmation(), commit != Commit::Written);
+            let needs_confirmation = commit != Commit::Written && !runs.is_empty();
+            let permitted = Permitted::after(commit, reservation, both.clone());
+            assert_eq!(
+                permitted,
+                Permitted { effects: runs, needs_confirmation },
+                "{commit:?} {reservation:?}"
+            );
+        }
     }
 }

@@ -1,23 +1,23 @@
-//! What follows from a gang's step for the records kept besides its journal: options, plans, refusals and shortages.
+//! Consequences of a gang's step for the records kept besides its journal: options, plans, refusals and shortages.
 
 use super::Moved;
 use crate::api::parameters::Compat;
 use crate::gang::snapshot::Snapshot;
+use crate::gang::statechart::attempt_terms::PolicySource;
 use crate::gang::statechart::event::Event;
 use crate::gang::statechart::failure::Failure;
 use crate::gang::statechart::journal::Journal;
 use crate::gang::statechart::option_position::OptionPosition;
-use crate::gang::statechart::policy_source::PolicySource;
 use crate::gang::statechart::state::{Nodes, State};
 use crate::plan::Plan;
 use jiff::Timestamp;
 
-/// What follows from a step.
+/// The consequences of a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Consequences<'m> {
     /// The journal after the step.
     pub journal: &'m Journal,
-    /// What to record as the gang's option: `None` changes nothing, `Some(None)` forgets it because the gang is over.
+    /// The option to record for the gang: `None` changes nothing, `Some(None)` forgets it because the gang is over.
     pub option: Option<Option<OptionPosition>>,
     /// Whether the attempt goes on with another option. The plan accepted for the previous one does not apply to it.
     pub is_elsewhere: bool,
@@ -32,7 +32,7 @@ pub struct Consequences<'m> {
     pub lacks_terms: bool,
 }
 
-/// What a gang's state means for its entry in the ledger.
+/// The change that a gang's state makes to its entry in the ledger.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum LedgerChange<'p> {
     /// This plan is being carried out, and is entered.
@@ -58,7 +58,7 @@ impl<'p> LedgerChange<'p> {
 }
 
 impl<'m> Consequences<'m> {
-    /// What follows from a step from this journal by this snapshot.
+    /// The consequences of a step that was taken from this journal with this snapshot.
     pub fn of(before: &Journal, moved: &'m Moved, snapshot: &Snapshot<'_>) -> Self {
         let (after, policy) = (&moved.journal, snapshot.policy);
         let begun = before.state != State::Validating;

@@ -12,7 +12,7 @@ use crate::policy::Policy;
 use crate::words::to_the_second;
 use jiff::Timestamp;
 
-/// What the new claims of an attempt have in common.
+/// The data that all new claims of an attempt share.
 #[derive(Clone, Copy, Debug)]
 pub struct NewClaims<'a> {
     /// The gang.
@@ -43,7 +43,7 @@ impl NewClaims<'_> {
     fn of_slot(&self, plan: &Plan, slot: u32, hold: Timestamp) -> Option<NodeClaim> {
         let (identity, memory) = (self.identity, &self.journal.memory);
         let planned = plan.slots.iter().find(|planned| planned.index == slot)?;
-        let mut claim = (*planned.template).clone();
+        let mut claim = planned.claim().into_owned();
         claim.metadata.name = Some(identity.replacement_name(memory.attempt, memory.generation, slot));
         let labels = [
             (names::MANAGED_BY, names::SETU.to_owned()),

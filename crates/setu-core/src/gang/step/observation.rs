@@ -5,7 +5,7 @@ use crate::gang::statechart::event::Event;
 use crate::gang::statechart::failure::Failure;
 use crate::planted::planted;
 
-/// What a snapshot shows.
+/// The result of observing a snapshot.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Observation {
     /// These events, in the order to handle them; may be empty.

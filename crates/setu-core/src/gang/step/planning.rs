@@ -23,10 +23,10 @@ const START_WAIT: SignedDuration = SignedDuration::from_secs(30);
 /// How often a gang that is refused for missing volumes or ResourceClaimTemplates is tried again: nothing watches them.
 const UNWATCHED: SignedDuration = SignedDuration::from_mins(1);
 
-/// What a gang's planning depends on, besides the cluster.
+/// Inputs of a gang's planning, besides the cluster.
 #[derive(Clone, Copy, Debug)]
 pub struct Planning<'a> {
-    /// What the gang comes from.
+    /// The gang's front-end.
     pub front_end: FrontEnd,
     /// Where the gang is.
     pub journal: &'a Journal,
@@ -82,7 +82,7 @@ impl<'a> Planning<'a> {
         self.journal.entered_at.checked_add(START_WAIT).ok().filter(|_| begins)
     }
 
-    /// What is done about NodePools that were edited and not seen by Karpenter since.
+    /// How to treat NodePools that were edited and that Karpenter has not seen since.
     pub fn edited(&self) -> Edited {
         let is_over = self.start_wait_until().is_some_and(|until| until <= self.now);
         if is_over { Edited::PassedOver } else { Edited::Awaited }
@@ -124,10 +124,10 @@ impl<'a> Planning<'a> {
         last.is_some_and(|last| last.obstacle == Some(obstacle.reason))
     }
 
-    /// Whether this is the plan that the attempt was begun with, apart from instance types.
+    /// Whether nodes of this plan can replace those of the plan that the attempt was begun with.
     pub fn has_plan_of_attempt(&self, outcome: &Outcome) -> bool {
         let hash = self.journal.memory.plan.as_ref();
-        outcome.plan().is_some_and(|plan| hash.is_some_and(|hash| plan.is_hashed_except_types(hash)))
+        outcome.plan().is_some_and(|plan| hash.is_some_and(|hash| plan.replaces(hash)))
     }
 
     /// Whether the gang has fewer nodes than this plan, or fewer for some of the pod sets. It is not the plan that it began with.
@@ -164,7 +164,8 @@ impl<'a> Planning<'a> {
             return found;
         }
         // An earlier leader may have planned the gang before any shape was learnt.
-        let mut before = [workload, &all].into_iter().map(|workload| plan(workload, Some(&[])));
+        let all = Some(&all).filter(|_| counts_more);
+        let mut before = [workload].into_iter().chain(all).map(|workload| plan(workload, Some(&[])));
         before.find(|plan| self.has_plan_of_attempt(plan)).unwrap_or(found)
     }
 
@@ -191,7 +192,7 @@ impl<'a> Planning<'a> {
         outcome
     }
 
-    /// What this failure shows to be out of capacity. `offerings_of` returns those that the last claim of a slot asked for.
+    /// Offerings that this failure shows to be out of capacity. `offerings_of` returns those that the last claim of a slot asked for.
     pub fn exhausted(
         &self,
         failure: &Failure,

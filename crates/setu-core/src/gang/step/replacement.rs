@@ -1,4 +1,4 @@
-//! What happens to slots that lost their node: each gets another claim, the attempt ends, or nothing happens.
+//! Slots that lost their node: each gets another claim, the attempt ends, or nothing happens.
 //!
 //! Used by `observe`.
 
@@ -11,12 +11,13 @@ use crate::gang::snapshot::loss::Loss;
 use crate::gang::statechart::event::Event;
 use crate::gang::statechart::failure::Failure;
 use crate::gang::statechart::reservation::{AdmissionPhase, Ending, Reservation};
+use crate::gang::statechart::state::{Nodes, State};
 use crate::plan::Outcome;
 use jiff::Timestamp;
 
-/// What a reservation event means for the gang's existing nodes. An incomplete set carries over to the next admission
-/// only if lost nodes are replaced. No set carries over after its hold has ended: the hold would end the next attempt
-/// at once, and the sweep would delete the nodes.
+/// Turns a reservation event into an observation, by whether the gang's existing nodes carry over to the next admission. An
+/// incomplete set does so only if lost nodes are replaced. No set carries over after its hold has ended: the hold would end the
+/// next attempt at once, and the sweep would delete the nodes.
 pub(super) fn carry_nodes_over(attempt: &Attempt<'_>, event: Event) -> Observation {
     let anew = matches!(event, Event::Reserved { phase: AdmissionPhase::Reserved, .. });
     let carries = anew && attempt.journal.state.is_approved();
@@ -96,7 +97,7 @@ pub(super) fn replace_lost(attempt: &Attempt<'_>) -> Option<Observation> {
     match snapshot.plan {
         _ if !is_replacing || missing.is_empty() => {}
         Some(Outcome::Provision(plan))
-            if journal.matches_attempt_except_types(plan) && snapshot.create_refused.is_none() =>
+            if journal.is_replaced_by(plan) && snapshot.create_refused.is_none() =>
         {
             return event(Event::ClaimsMissing(missing));
         }
@@ -123,15 +124,33 @@ fn phase_with_replacements(attempt: &Attempt<'_>) -> Option<AdmissionPhase> {
     is_replaced.then_some(phase)
 }
 
-/// When the next replacement for an admitted gang may start: the first at once, later ones after the waits of tries. `None` if
-/// none is due or no try is left.
+/// When the next replacement for an admitted gang may start; `None` if none is due. The first starts at once, later ones after the
+/// waits of `retry.inCheck`, and when those are used up, after the waits of `retry.yield`: the gang runs, so it never gives up.
 pub(super) fn next_replacement(attempt: &Attempt<'_>) -> Option<Timestamp> {
-    let (journal, strategy) = (attempt.journal, attempt.snapshot.policy.in_check);
-    match journal.memory.tries {
-        _ if attempt.is_filled() && failed_replacement(attempt).is_none() => None,
-        tries if tries >= strategy.limit => None,
-        0 => Some(journal.entered_at),
-        tries => journal.entered_at.checked_add(strategy.wait(tries).signed()).ok(),
+    let (journal, policy) = (attempt.journal, attempt.snapshot.policy);
+    let limit = policy.in_check.limit;
+    let wait = match journal.memory.tries {
+        _ if attempt.is_filled() && failed_replacement(attempt).is_none() => return None,
+        tries if tries >= limit => policy.yielding.wait(tries.saturating_sub(limit).saturating_add(1)),
+        0 => return Some(journal.entered_at),
+        tries => policy.in_check.wait(tries),
+    };
+    journal.entered_at.checked_add(wait.signed()).ok()
+}
+
+/// Why a lost node of a running gang is not created now; `None` if it is, or if the plan is unknown.
+pub(in crate::gang) fn replacement_obstacle<'a>(attempt: &Attempt<'a>) -> Option<&'a str> {
+    let Attempt { journal, snapshot, .. } = attempt;
+    if journal.state != (State::Approved { nodes: Nodes::Replacing }) {
+        return None;
+    }
+    match snapshot.plan? {
+        Outcome::Provision(plan) if journal.is_replaced_by(plan) => None,
+        Outcome::Provision(_) => Some("a plan for its pods gives other nodes now"),
+        Outcome::Wait(obstacle) | Outcome::Refuse(obstacle) | Outcome::Never(obstacle) => {
+            Some(&obstacle.message)
+        }
+        Outcome::NothingNeeded(why) => Some(why),
     }
 }
 

@@ -11,7 +11,7 @@ use crate::plan::pod_set_labels::PodSetLabels;
 use crate::plan::{Obstacle, Outcome, Plan};
 use crate::planted::planted;
 
-/// What the plan means for a gang that has nothing yet.
+/// Observation that follows from the plan for a gang that has nothing yet.
 pub(super) fn validating(attempt: &Attempt<'_>) -> Option<Observation> {
     let Attempt { journal, snapshot, .. } = attempt;
     let confirmed = |event| Some(Observation::confirmed(snapshot, event));

@@ -15,7 +15,7 @@ use crate::gang::statechart::trace_context::TraceContext;
 use crate::gang::statechart::transition::Transition;
 use crate::names;
 use jiff::Timestamp;
-pub use nodes::Claims;
+pub use nodes::KnownClaims;
 
 /// A span that has ended.
 #[derive(Clone, Debug, PartialEq)]
@@ -75,7 +75,7 @@ pub enum SpanStatus {
     Failed(String),
 }
 
-/// What the spans of a gang contain besides its journal.
+/// Facts about a gang that its spans contain besides its journal.
 #[derive(Clone, Debug, Default)]
 pub struct Subject {
     /// Id of the gang.
@@ -120,7 +120,7 @@ impl Subject {
 
 /// The spans that transitions with a number above `after` completed in the current admission. `claims` give the node
 /// spans of the journal's last transition.
-pub fn spans(journal: &Journal, claims: Claims<'_>, subject: &Subject, after: u64) -> Vec<TraceSpan> {
+pub fn spans(journal: &Journal, claims: KnownClaims<'_>, subject: &Subject, after: u64) -> Vec<TraceSpan> {
     let mut all = Vec::new();
     for transition in journal.history.iter().filter(|s| s.seq > after && s.seq > journal.trace.seq) {
         if transition.from.is_over() {
@@ -155,7 +155,12 @@ pub struct CutOff<'a> {
 
 /// The spans of an admission that was replaced before its gang had ended: the root, the last state, and the NodeClaims
 /// of that state.
-pub fn cut_off(journal: &Journal, end: CutOff<'_>, claims: Claims<'_>, subject: &Subject) -> Vec<TraceSpan> {
+pub fn cut_off(
+    journal: &Journal,
+    end: CutOff<'_>,
+    claims: KnownClaims<'_>,
+    subject: &Subject,
+) -> Vec<TraceSpan> {
     let CutOff { at, why, by } = end;
     let from = journal.state.name();
     if journal.state.is_over() {
@@ -264,8 +269,8 @@ fn state(journal: &Journal, transition: &Transition, entered: Timestamp, subject
     span.status = match transition.reason {
         Reason::Failed(class) => {
             let last = journal.history.iter().rev().find(|s| matches!(s.reason, Reason::Failed(_)));
-            let reported = journal.memory.last_failure.as_ref().filter(|f| f.reason == class);
-            let reported = reported.filter(|_| last.is_some_and(|l| l.seq == transition.seq));
+            let is_last = last.is_some_and(|l| l.seq == transition.seq);
+            let reported = journal.failure_of(transition).filter(|_| is_last);
             SpanStatus::Failed(reported.map_or_else(|| class.to_string(), ToString::to_string))
         }
         Reason::Progress(_) if transition.from != StateName::RollingBack => SpanStatus::Good,
@@ -274,7 +279,7 @@ fn state(journal: &Journal, transition: &Transition, entered: Timestamp, subject
     span
 }
 
-/// What happened at the end of a state.
+/// Span events at the end of a state: verdict, retry and change of tier.
 fn events(
     transition: &Transition,
     entry: Option<&Transition>,

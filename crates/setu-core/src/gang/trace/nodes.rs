@@ -18,21 +18,19 @@ const PHASES: [(&str, &str); 3] =
 
 /// The gang's NodeClaims as known when its spans are made.
 #[derive(Clone, Copy, Debug)]
-pub enum Claims<'a> {
+pub enum KnownClaims<'a> {
     /// All of them, as they were at the last transition.
     Then(&'a [Arc<NodeClaim>]),
     /// Those that still exist some time later. Claims that are gone or may have progressed since get no span, so that each
     /// span equals the one made at the transition.
     Left(&'a [Arc<NodeClaim>]),
-    /// Nothing.
-    Unknown,
 }
 
 /// The spans of the NodeClaims whose outcome a transition decided.
 pub(super) fn spans(
     journal: &Journal,
     end: &Transition,
-    claims: Claims<'_>,
+    claims: KnownClaims<'_>,
     subject: &Subject,
 ) -> Vec<TraceSpan> {
     match (end.from, end.to) {
@@ -44,14 +42,19 @@ pub(super) fn spans(
 }
 
 /// The NodeClaims that an attempt succeeded or failed with, or those that it lost on the way.
-fn of_attempt(journal: &Journal, end: &Transition, claims: Claims<'_>, subject: &Subject) -> Vec<TraceSpan> {
+fn of_attempt(
+    journal: &Journal,
+    end: &Transition,
+    claims: KnownClaims<'_>,
+    subject: &Subject,
+) -> Vec<TraceSpan> {
     // The attempt continues: only the nodes that it lost have an outcome.
     let goes_on = end.to == StateName::Provisioning;
     let (claims, left_only) = match claims {
-        Claims::Then(claims) => (claims, false),
+        KnownClaims::Then(claims) => (claims, false),
         // A claim that is being deleted now may have been healthy then.
-        Claims::Left(claims) if !goes_on => (claims, true),
-        Claims::Left(_) | Claims::Unknown => return Vec::new(),
+        KnownClaims::Left(claims) if !goes_on => (claims, true),
+        KnownClaims::Left(_) => return Vec::new(),
     };
     let earlier = || journal.history.iter().rev().filter(|s| s.seq < end.seq && s.attempt == end.attempt);
     // If the gang was approved before in this attempt, only claims created since then came up in this state.
@@ -83,13 +86,12 @@ fn of_attempt(journal: &Journal, end: &Transition, claims: Claims<'_>, subject: 
 fn replacements(
     journal: &Journal,
     end: &Transition,
-    claims: Claims<'_>,
+    claims: KnownClaims<'_>,
     subject: &Subject,
 ) -> Vec<TraceSpan> {
     let (claims, left_only) = match claims {
-        Claims::Then(claims) => (claims, false),
-        Claims::Left(claims) => (claims, true),
-        Claims::Unknown => return Vec::new(),
+        KnownClaims::Then(claims) => (claims, false),
+        KnownClaims::Left(claims) => (claims, true),
     };
     // A stay that replaces nodes begins with their loss: a transition from Approved to Approved.
     let loss = journal.history.iter().find(|s| s.seq.checked_add(1) == Some(end.seq));
@@ -203,7 +205,7 @@ fn loses_claims(end: &Transition) -> bool {
     end.from != StateName::Approved && end.to == StateName::Provisioning
 }
 
-/// What distinguishes a claim from the others of its slot: its generation, or the transition that lost it.
+/// Distinguishes a claim from the others of its slot: by its generation, or by the transition that lost it.
 fn life(end: &Transition, claim: Option<&NodeClaim>) -> String {
     if loses_claims(end) {
         return format!("lost at {}", end.seq);
@@ -211,7 +213,7 @@ fn life(end: &Transition, claim: Option<&NodeClaim>) -> String {
     claim.map_or(0, NodeClaim::generation).to_string()
 }
 
-/// What became of a claim that was not ready at this transition.
+/// How a claim that was not ready at this transition failed, in words.
 fn how_it_failed(end: &Transition) -> &'static str {
     match end.from {
         _ if loses_claims(end) => "lost",

@@ -9,7 +9,7 @@ use kube_core::ResourceExt;
 /// The controllers of Kueue's own checks.
 const OF_KUEUE: [&str; 2] = [names::PROVISIONING_REQUEST, names::MULTIKUEUE];
 
-/// What other installations of Setu may still need of a Workload, by its checks that are not ours.
+/// How other installations of Setu may still depend on a Workload, by its checks that are not ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OtherInstallations {
     /// One of them may keep it out of Kueue's queue.

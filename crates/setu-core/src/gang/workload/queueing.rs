@@ -29,6 +29,14 @@ impl Queueing {
         if is_kept_out { Self::KeptOut } else { Self::Allowed }
     }
 
+    /// Status, reason and message of the condition that [`Self::of`] reads it from.
+    pub const fn condition(self) -> (&'static str, &'static str, &'static str) {
+        match self {
+            Self::Allowed => ("True", names::ALLOWED, "what it was refused for may have changed"),
+            Self::KeptOut => ("False", names::REFUSED, "Setu refuses it; the message of its check says why"),
+        }
+    }
+
     /// Whether `Requeued` lags behind the check: the replica that reported Retry stopped before writing it. Write it
     /// before the check changes, because only its change requeues the Workload.
     pub fn condition_is_due(
@@ -40,13 +48,13 @@ impl Queueing {
         self == Self::Allowed && reported.is_some_and(|entry| may_requeue(journal, snapshot, entry))
     }
 
-    /// What one gang requires. `condition_is_due` is from [`Self::condition_is_due`].
+    /// The queueing that one gang requires. `condition_is_due` is from [`Self::condition_is_due`].
     pub fn of_gang(journal: &Journal, snapshot: &Snapshot<'_>, condition_is_due: bool) -> Self {
         let is_kept_out = condition_is_due || must_stay_out(journal, snapshot);
         if is_kept_out { Self::KeptOut } else { Self::Allowed }
     }
 
-    /// What to write, given what each gang of ours requires; `None` if nothing is to change.
+    /// The queueing to write, given what each gang of ours requires; `None` if nothing is to change.
     pub fn change(
         workload: &Workload,
         of_gangs: impl IntoIterator<Item = Self>,

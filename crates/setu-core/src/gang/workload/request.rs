@@ -162,7 +162,7 @@ pub fn as_workload(request: &ProvisioningRequest, owner: Option<(&Workload, Opti
     mirror
 }
 
-/// What the parameters of a request ask for, as the annotations by which a Job asks for it.
+/// The overrides in a request's parameters, as the annotations by which a Job asks for them.
 pub fn overrides(request: &ProvisioningRequest) -> impl Iterator<Item = (String, String)> {
     request.spec.parameters.iter().filter_map(|(key, value)| {
         let key = key.strip_prefix(names::REQUEST_PARAMETER_PREFIX)?;
@@ -272,7 +272,7 @@ impl RequestFailure {
     }
 }
 
-/// What a request says of its nodes.
+/// Details that a request reports about its nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Details {
     /// The values of the gang's label on them, each once. There are several if a Workload has several checks of Setu's.
@@ -287,13 +287,17 @@ impl Details {
     /// Those of the claims among these that are not being deleted.
     pub fn of<'c>(claims: impl IntoIterator<Item = &'c NodeClaim>) -> Self {
         let live = claims.into_iter().filter(|claim| claim.metadata.deletion_timestamp.is_none());
-        let (mut gangs, mut node_pools, mut nodes) = (BTreeSet::new(), BTreeSet::new(), 0);
-        for claim in live {
-            gangs.insert(claim.label(names::GANG).to_owned());
-            node_pools.insert(claim.label(names::NODEPOOL).to_owned());
-            nodes += 1;
+        let live: Vec<&NodeClaim> = live.collect();
+        Self {
+            gangs: values(live.iter().copied(), names::GANG),
+            node_pools: values(live.iter().copied(), names::NODEPOOL),
+            nodes: u32::try_from(live.len()).unwrap_or(u32::MAX),
         }
-        Self { gangs: gangs.into_iter().collect(), node_pools: node_pools.into_iter().collect(), nodes }
+    }
+
+    /// Those of a gang with this label and this many slots. `claims` are those that fill them: fewer while nodes are replaced.
+    pub fn of_gang<'c>(label: &str, slots: u32, claims: impl IntoIterator<Item = &'c NodeClaim>) -> Self {
+        Self { gangs: vec![label.to_owned()], node_pools: values(claims, names::NODEPOOL), nodes: slots }
     }
 
     /// As they stand in the status. Without nodes there is no gang to select, and Kueue adds no selector for a missing detail.
@@ -302,6 +306,12 @@ impl Details {
         let others = [("nodePool", self.node_pools.join(",")), ("count", self.nodes.to_string())];
         gangs.into_iter().chain(others).map(|(key, value)| (key.to_owned(), value)).collect()
     }
+}
+
+/// The values of a label on these claims, each once.
+fn values<'c>(claims: impl IntoIterator<Item = &'c NodeClaim>, label: &str) -> Vec<String> {
+    let values: BTreeSet<&str> = claims.into_iter().map(|claim| claim.label(label)).collect();
+    values.into_iter().map(str::to_owned).collect()
 }
 
 /// The present conditions of a request, from which its next ones are made.

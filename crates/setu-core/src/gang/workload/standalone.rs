@@ -33,7 +33,7 @@ pub const NO_QUEUE: &str = "no Workload controls this request, and it has no lab
 /// The Workload of a request that has ended without it.
 const WORKLOAD_DELETED: &str = "the Workload of this request was deleted, so its nodes are given back";
 
-/// What the label [`names::PRIORITY_CLASS`] of a request means for its Workload.
+/// The priority that the label [`names::PRIORITY_CLASS`] of a request gives its Workload.
 #[derive(Clone, Copy, Debug)]
 pub struct Priority<'a> {
     /// Name of the WorkloadPriorityClass.
@@ -79,7 +79,7 @@ pub fn workload_for(
     })
 }
 
-/// What the pods that name a request do.
+/// State of the pods that name a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PodUse {
     /// Some run, or were created so lately that they may come to run.
@@ -102,7 +102,7 @@ pub struct Requested<'a> {
 }
 
 impl PodUse {
-    /// What the pods among these do that name the request. A pod that is bound to no node counts for as long as `booking`.
+    /// The state of those pods that name the request. A pod that is bound to no node counts for as long as `booking`.
     pub fn of(request: Requested<'_>, pods: &[Pod], booking: Duration, now: Timestamp) -> Self {
         let created = |pod: &Pod| pod.metadata.creation_timestamp.as_ref().map_or(now, |time| time.0);
         let is_meant = |pod: &&Pod| {
@@ -142,7 +142,7 @@ fn ended_at(pod: &Pod) -> Option<Timestamp> {
     changes.map(|time| time.0).max()
 }
 
-/// What a request tells its client.
+/// A request's answer to its client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// Its nodes are not there yet. The text says why.
@@ -178,7 +178,7 @@ pub enum BookedNodes {
 /// How the nodes of a request are used.
 #[derive(Clone, Copy, Debug)]
 pub struct Booking {
-    /// What its pods do.
+    /// The state of its pods.
     pub pods: PodUse,
     /// When a pod last ran, as far as is known.
     pub used_at: Timestamp,
@@ -186,7 +186,7 @@ pub struct Booking {
     pub limit: Duration,
 }
 
-/// What a check of a request's Workload means for its nodes.
+/// Whether nodes come with a check of a request's Workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CheckKind {
     /// Nodes come with it.
@@ -197,7 +197,7 @@ pub enum CheckKind {
     Missing,
 }
 
-/// What a request is to tell its client about its Workload, which is `None` if it was deleted.
+/// A request's answer to its client, by its Workload, which is `None` if it was deleted.
 ///
 /// `nodes` matter once the Workload is admitted.
 pub fn answer(

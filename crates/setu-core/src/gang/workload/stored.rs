@@ -29,11 +29,11 @@ pub struct StoredJournal {
     own_index: u32,
     /// Committed transitions that are not reported yet: the journal before and after each.
     unreported: Vec<(Journal, Journal)>,
-    /// What is reported about the plan of the attempt.
+    /// Notes to report about the plan of the attempt.
     pub accepted: PlanNotes,
 }
 
-/// What is reported about an accepted plan. Only this plan has the gates' warnings: gates are not asked again about it.
+/// Notes to report about an accepted plan. Only this plan has the gates' warnings: gates are not asked again about it.
 #[derive(Debug, Default)]
 pub struct PlanNotes {
     /// The plan's drawbacks.

@@ -41,7 +41,7 @@ pub fn whole<'l>(label: impl Fn(&str) -> Option<&'l str>) -> ResourceList {
     sized(label, |_, all| all)
 }
 
-/// What the node reports of it as capacity. Empty for a type without these labels.
+/// Cores and memory that the node reports as its capacity. Empty for a type without these labels.
 pub fn of<'l>(label: impl Fn(&str) -> Option<&'l str> + Copy) -> ResourceList {
     sized(label, |provider, all| {
         let contiguous = if label(names::ARCH) == Some("arm64") { provider.contiguous } else { 0 };

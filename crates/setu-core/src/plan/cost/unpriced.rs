@@ -1,4 +1,4 @@
-//! What has no known price, and how it is reported.
+//! Missing prices, and how they are reported.
 
 use super::Cost;
 use crate::words::few;
@@ -43,7 +43,7 @@ pub fn in_words(missing: &BTreeSet<Unpriced>) -> (String, Vec<String>) {
 }
 
 impl Cost {
-    /// What the missing prices mean for the reader of a plan. `None` if every price is known.
+    /// A note about missing prices for the reader of a plan. `None` if every price is known.
     pub fn note(&self) -> Option<String> {
         match self.unpaid() {
             Some(lack) => Some(format!("{lack}, so the total cost is unknown: {}", self.remedy())),

@@ -1,4 +1,4 @@
-//! What pods ask for by dynamic resource allocation, as counts of devices by DeviceClass.
+//! Devices that pods ask for by dynamic resource allocation, as counts by DeviceClass.
 //!
 //! Sources: the ResourceClaimTemplates of the pods, and KEP-5004: if a DeviceClass serves an extended resource, the scheduler turns
 //! requests for it into a ResourceClaim. Such devices are in ResourceSlices and not in a Node's allocatable, so a NodeClaim that
@@ -31,7 +31,7 @@ pub fn templates_of(spec: &PodSpec) -> impl Iterator<Item = &String> {
     spec.resource_claims.iter().filter_map(|claim| claim.resource_claim_template_name.as_ref())
 }
 
-/// What each pod of a pod set takes from a node, with its devices as counts by class. `each` is what it takes besides claims.
+/// Resources that each pod of a pod set takes from a node, with devices as counts by class. `each` is what it takes besides claims.
 ///
 /// # Errors
 /// The claim that no plan can serve, or that needs something first.

@@ -1,4 +1,4 @@
-//! What one gang may take: nodes, resources and hourly cost.
+//! Bounds on one gang: nodes, resources and hourly cost.
 
 use super::unknown::UnknownAmounts;
 use super::{Gate, GateAnswer, GateReport};

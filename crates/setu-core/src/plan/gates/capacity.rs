@@ -3,7 +3,6 @@
 
 use super::unknown::UnknownAmounts;
 use super::{Gate, GateAnswer, GateReport};
-use crate::api::node_claim::NodeClaimSpec;
 use crate::api::pod::ResourceList;
 use crate::api::quantity::Amount;
 use crate::api::requirements::Requirements;
@@ -122,9 +121,9 @@ fn over_limit(
     Some(Over { figures, whose })
 }
 
-/// What others use, or are about to use, in a NodePool: the larger of the sum of its NodeClaims and of the NodePool's status.
-/// Excludes the gang's own nodes, nodes it takes over, and nodes that are being deleted. Files may hold a NodePool without the
-/// NodeClaims that its status counts.
+/// The usage of a NodePool by others, now or soon: the larger of the sum of its NodeClaims and of the NodePool's status. Excludes
+/// the gang's own nodes, nodes it takes over, and nodes that are being deleted. Files may hold a NodePool without the NodeClaims
+/// that its status counts.
 fn in_use(
     cluster: &PlanSnapshot<'_>,
     taken_over: &BTreeSet<&str>,
@@ -165,7 +164,7 @@ fn least(
         return amount(&with_nodes(&ResourceList::new(), wanted.nodes), NODES);
     }
     let of_slot = |(slot, count): (&Slot, u32)| {
-        let asked = amount(&slot.template.spec.resources.requests, key);
+        let asked = amount(&slot.template.needs(), key);
         let of_types = types_of(slot, cluster, policy);
         let smallest = of_types.iter().map(|shape| amount(&shape.counts_with(), key)).min();
         smallest.unwrap_or(asked).times(count)
@@ -175,21 +174,21 @@ fn least(
 
 /// The types that a node of this slot may be of and that hold its pods. Empty unless all types are known.
 fn types_of(slot: &Slot, cluster: &PlanSnapshot<'_>, policy: &Policy) -> Vec<Arc<Shape>> {
-    let claim = &slot.template.spec;
-    let known = known_of(claim, &slot.node_pool, cluster, policy).filter(|known| !known.others);
+    let known = known_of(&slot.template, &slot.node_pool, cluster, policy).filter(|known| !known.others);
     let shapes = known.into_iter().flat_map(|known| known.shapes);
-    shapes.filter(|shape| holds(shape, &claim.resources.requests)).collect()
+    let needs = slot.template.needs();
+    shapes.filter(|shape| holds(shape, &needs)).collect()
 }
 
 /// The known types that a node of this claim may be of. `None` if its requirements cannot be read.
 fn known_of(
-    claim: &NodeClaimSpec,
+    claim: &NodeClaim,
     pool: &str,
     cluster: &PlanSnapshot<'_>,
     policy: &Policy,
 ) -> Option<KnownTypes> {
     let mut asked = Requirements::default();
-    asked.add_all(&claim.requirements).ok()?;
+    asked.add_all(&claim.spec.requirements).ok()?;
     Some(known(from(cluster, policy, claim), &asked, pool))
 }
 
@@ -206,9 +205,9 @@ fn remedy(
     (cluster, policy): (&PlanSnapshot<'_>, &Policy),
 ) -> String {
     let groups = groups(plan, wanted);
-    let asked = groups.iter().fold(ResourceList::new(), |all, (slot, count)| {
-        sum(&all, &times(&slot.template.spec.resources.requests, *count))
-    });
+    let asked = groups
+        .iter()
+        .fold(ResourceList::new(), |all, (slot, count)| sum(&all, &times(&slot.template.needs(), *count)));
     let over = |list: &ResourceList, key: &String| amount(list, key) > amount(limits, key);
     let Some(key) = limits.keys().find(|key| over(&wanted.most, key) && !over(&asked, key)) else {
         return "raise spec.limits or ask for less".to_owned();
@@ -224,21 +223,21 @@ fn remedy(
 /// Names the type that a node of this slot counts as for a resource, with the amount. `None` if that is no more than the node asks
 /// for, or if no known type has it.
 fn largest(slot: &Slot, key: &str, cluster: &PlanSnapshot<'_>, policy: &Policy) -> Option<String> {
-    let claim = &slot.template.spec;
+    let asked = amount(&slot.template.needs(), key);
     let most = amount(&slot.most.resources, key);
-    let known = known_of(claim, &slot.node_pool, cluster, policy)?;
+    let known = known_of(&slot.template, &slot.node_pool, cluster, policy)?;
     let has = |shape: &&Arc<Shape>| amount(&shape.counts_with(), key) == most;
-    let shape = known.shapes.iter().filter(|_| most > amount(&claim.resources.requests, key)).find(has)?;
+    let shape = known.shapes.iter().filter(|_| most > asked).find(has)?;
     Some(format!(", {} with {} {key}", shape.instance_type, shown(&slot.most.resources, key)))
 }
 
-fn from<'a>(cluster: &PlanSnapshot<'a>, policy: &'a Policy, claim: &'a NodeClaimSpec) -> Sources<'a> {
+fn from<'a>(cluster: &PlanSnapshot<'a>, policy: &'a Policy, claim: &'a NodeClaim) -> Sources<'a> {
     Sources {
         stated: &policy.shapes,
         learnt: cluster.shapes,
-        group: &claim.node_class_ref.group,
+        group: &claim.spec.node_class_ref.group,
         market: cluster.market,
-        asks_devices: claim.resources.requests.keys().any(|key| is_device(key)),
+        asks_devices: claim.needs().keys().any(|key| is_device(key)),
     }
 }
 
@@ -252,7 +251,7 @@ pub(in crate::plan) fn most_of(
     if claim.status.as_ref().is_some_and(|status| !status.capacity.is_empty()) {
         return counted;
     }
-    let known = known_of(&claim.spec, claim.label(names::NODEPOOL), cluster, policy);
+    let known = known_of(claim, claim.label(names::NODEPOOL), cluster, policy);
     let shapes = known.iter().filter(|known| known.is_bounded).flat_map(|known| &known.shapes);
     let holding = shapes.filter(|shape| holds(shape, &counted));
     holding.fold(counted.clone(), |most, shape| max(&most, &shape.counts_with()))

@@ -1,4 +1,4 @@
-//! What the cohorts above a ClusterQueue leave of one resource of one flavor, computed as Kueue does
+//! The quota that the cohorts above a ClusterQueue leave of one resource of one flavor, computed as Kueue does
 //! (`pkg/cache/scheduler/resource_node.go`).
 //!
 //! A queue or cohort has its nominal quota plus what those below it lend. It keeps back what it does not lend, and passes usage
@@ -18,7 +18,7 @@ pub enum CannotBorrow {
     Limit {
         /// The cohort.
         cohort: String,
-        /// What it borrows.
+        /// The amount that it borrows.
         borrowed: Amount,
         /// Its `borrowingLimit`.
         limit: Amount,
@@ -29,14 +29,14 @@ pub enum CannotBorrow {
         root: String,
         /// Nominal quota of the tree.
         quota: Amount,
-        /// What is reserved in the tree.
+        /// The amount that is reserved in the tree.
         used: Amount,
     },
     /// The tree has enough, but lends less.
     Lent {
         /// The cohort at the top.
         root: String,
-        /// What the queue could borrow.
+        /// The most that the queue could borrow.
         most: Amount,
     },
 }

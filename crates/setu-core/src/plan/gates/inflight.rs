@@ -1,4 +1,4 @@
-//! What exists and happens beside a gang, for the guards: NodeClaims on their way, and what other gangs of its LocalQueue hold.
+//! Counts beside a gang, for the guards: NodeClaims in flight, recent creates, and nodes held for other gangs of its LocalQueue.
 
 use crate::api::NodeClaim;
 use crate::api::pod::ResourceList;
@@ -81,8 +81,8 @@ impl HeldNodes {
     /// The node of a claim that exists.
     pub fn of_claim(claim: Arc<NodeClaim>) -> Self {
         let known = claim.status.as_ref().map(|status| resources::max(&status.allocatable, &status.capacity));
-        let asked = &claim.spec.resources.requests;
-        let resources = known.map_or_else(|| asked.clone(), |known| resources::max(asked, &known));
+        let asked = claim.needs();
+        let resources = known.map_or_else(|| (*asked).clone(), |known| resources::max(&asked, &known));
         Self { nodes: 1, resources, claim }
     }
 }

@@ -1,4 +1,4 @@
-//! What the gangs of one LocalQueue may hold together: nodes, devices and other resources, and hourly cost.
+//! Bounds on the gangs of one LocalQueue together: nodes, devices and other resources, and hourly cost.
 //!
 //! Rule: what is about to be created counts like what exists. Kept nodes of the LocalQueue that the gang takes over count once,
 //! as the gang's.
@@ -20,7 +20,7 @@ fn with_most(held: &HeldNodes, cluster: &PlanSnapshot<'_>, request: &PlanRequest
     HeldNodes { resources: resources::max(&held.resources, &most), ..held.clone() }
 }
 
-/// What a gang is compared with.
+/// The nodes of a LocalQueue and of a gang's plan, to compare with the bounds.
 struct QueueUse<'a> {
     queue: &'a str,
     others: Vec<HeldNodes>,
@@ -65,7 +65,7 @@ pub fn reports_of(cluster: &PlanSnapshot<'_>, request: &PlanRequest<'_>, plan: &
 /// One bound, with its figures in words.
 struct QueueBound {
     key: &'static str,
-    /// What is bounded; follows each figure.
+    /// The bounded quantity; follows each figure.
     what: String,
     used: String,
     more: String,

@@ -1,4 +1,4 @@
-//! What a gate answers, with figures, and the obstacle that a closed gate is.
+//! The answer of a gate, with figures, and the obstacle that a closed gate is.
 
 use crate::api::parameters::GateMode;
 use crate::plan::cost::Cost;
@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 use std::fmt;
 
-/// What a gate answers.
+/// The answer of a gate.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub enum GateAnswer {
@@ -35,7 +35,7 @@ impl fmt::Display for GateAnswer {
     }
 }
 
-/// What a gate's answer meant for a gang: the label `result` of the metric of gates.
+/// The result of a gate for a gang: the label `result` of the metric of gates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GateResult {
     /// There is room.

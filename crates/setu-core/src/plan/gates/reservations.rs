@@ -1,15 +1,13 @@
 //! Capacity reservations of the plan's tier: whether they stay open while the gang may run, and have room for its nodes.
 
 use super::{Gate, GateAnswer, GateReport};
-use crate::api::NodeClaim;
 use crate::api::parameters::{CapacityReservation, Tier};
 use crate::names;
-use crate::plan::reservations::{Room, ids};
-use crate::plan::{ObstacleReason, Plan, PlanRequest, PlanSnapshot, lifetime, tiers, warm};
+use crate::plan::reservations::Room;
+use crate::plan::{ObstacleReason, Plan, PlanRequest, PlanSnapshot, Slot, lifetime, tiers};
 use crate::words::{counted, few, to_the_second};
 use jiff::Timestamp;
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 /// One report on their times and one on their room, if the tier has any.
 pub fn reports_of(cluster: &PlanSnapshot<'_>, request: &PlanRequest<'_>, plan: &Plan) -> Vec<GateReport> {
@@ -98,21 +96,17 @@ fn room(
     (tier, next): (&Tier, Next),
 ) -> GateReport {
     let known: BTreeSet<String> = tier.reservations.iter().map(|one| one.id.clone()).collect();
-    let mut room = Room::of(tier);
-    let total = room.free();
-    for claim in others(cluster, request, plan) {
-        room.give(1, &ids(claim));
-    }
-    for (ids, nodes) in cluster.pending.iter().flat_map(|other| &other.drawn) {
-        room.give(*nodes, ids);
-    }
+    let total = Room::of(tier).free();
+    let mut room = Room::beside(cluster, request, plan, tier);
     let free = room.free();
     let (mut needed, mut placed) = (0_u32, 0_u32);
-    for (slot, nodes) in plan.groups() {
-        if !ids(&slot.template).is_disjoint(&known) {
-            needed = needed.saturating_add(nodes);
-            placed = placed.saturating_add(room.give_like(nodes, &slot.template));
-        }
+    let mut drawing: Vec<(&Slot, u32)> = plan.held_groups().collect();
+    drawing.retain(|(slot, _)| !slot.reservation_ids().is_disjoint(&known));
+    // Slots that are held to none get what the others leave.
+    drawing.sort_by_key(|(slot, _)| slot.held_to.is_empty());
+    for (slot, nodes) in drawing {
+        needed = needed.saturating_add(nodes);
+        placed = placed.saturating_add(room.give_like(nodes, &slot.claim()));
     }
     let all: Vec<String> = tier.reservations.iter().map(ToString::to_string).collect();
     let have = if all.len() == 1 { "has" } else { "have" };
@@ -133,22 +127,6 @@ fn room(
     report.answer(GateAnswer::Wait, figures + &used).because(ObstacleReason::ReservationFull)
 }
 
-/// Claims that are neither the gang's nor taken over by it. A claim that is being deleted keeps its instance until it is gone.
-fn others<'c>(
-    cluster: &PlanSnapshot<'c>,
-    request: &PlanRequest<'_>,
-    plan: &Plan,
-) -> impl Iterator<Item = &'c Arc<NodeClaim>> {
-    let uid = request.workload.metadata.uid.clone().unwrap_or_default();
-    let gang = request.gang_label.to_owned();
-    let taken = warm::of_plan(plan, cluster.warm);
-    let taken: BTreeSet<String> = taken.values().filter_map(|claim| claim.metadata.name.clone()).collect();
-    cluster.pool_claims.each_other(cluster.pending).filter(move |claim| {
-        let is_own = claim.label(names::GANG) == gang && claim.label(names::WORKLOAD_UID) == uid;
-        !is_own && !claim.metadata.name.as_ref().is_some_and(|name| taken.contains(name))
-    })
-}
-
 /// Their names with the verb.
 fn are(all: &[CapacityReservation]) -> String {
     let verb = if all.len() == 1 { "is" } else { "are" };
@@ -159,10 +137,12 @@ fn are(all: &[CapacityReservation]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::NodeClaim;
     use crate::plan::fixtures::{Fixture, object, patched, pod_set, pool};
     use crate::plan::{OptionSelection, Outcome, PendingNodes, option_reports};
     use serde_json::{Value, json};
     use std::collections::BTreeMap;
+    use std::sync::Arc;
 
     /// A gang of `nodes` nodes at midnight, with these reservations in its first tier and on-demand in its second.
     fn world(nodes: i64, reservations: &Value) -> Fixture {
@@ -295,7 +275,8 @@ mod tests {
         world.claims.clear();
         let plan = world.provisioned();
         let other = PendingNodes { gang: "g2".to_owned(), ..plan.reservations("g2").remove(0) };
-        assert_eq!(other.drawn, BTreeMap::from([(["cr-1".to_owned(), "cr-2".to_owned()].into(), 4)]));
+        let each = |id: &str| ([id.to_owned()].into(), 2);
+        assert_eq!(other.drawn, BTreeMap::from([each("cr-1"), each("cr-2")]));
         world.pending = vec![other];
         assert!(world.obstacle().1.contains("have room for 0 of 4 nodes, as 4 of 4 are in use"));
     }

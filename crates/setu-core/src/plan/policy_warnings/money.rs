@@ -62,7 +62,7 @@ pub fn misspelt(name: &str, what: &str) -> Option<String> {
     unknown(name, catalogue, what).filter(|_| catalogue.names().any(is_of_family))
 }
 
-/// What is odd about a price, compared with the list price of any provider that has the type.
+/// Says what is odd about a price, compared with the list price of any provider that has the type; `None` if nothing is.
 fn of_price(price: Price, name: &str) -> Option<String> {
     if price.micros == 0 {
         return Some(

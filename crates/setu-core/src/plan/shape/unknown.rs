@@ -1,8 +1,8 @@
-//! What is unknown about an instance type, so that no bound on it is reported as kept.
+//! Unknown amounts of an instance type, so that no bound on them is reported as kept.
 
 use crate::plan::resources;
 
-/// What is known of the accelerators of an instance type.
+/// How far the accelerators of an instance type are known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Accelerators {
     /// Its labels and resources state them.

@@ -10,7 +10,7 @@ use crate::plan::resources;
 use crate::plan::shape::DISK;
 
 impl GroupPlanner<'_> {
-    /// What these pods request together.
+    /// Resources that these pods request together.
     pub(super) fn requests_of(&self, pods: &[PodShare]) -> ResourceList {
         let of_share = |share: &PodShare| {
             let set = self.group.sets.iter().find(|set| set.pod_set.name == share.pod_set)?;

@@ -31,11 +31,11 @@ pub(super) struct ShrinkableNode {
     /// Index of their pod set group.
     pub group_index: usize,
     pub of: Measure,
-    /// What the smallest of their types counts with.
+    /// The amount that the smallest of their types counts with, in the unit of the measure.
     pub counts: i128,
 }
 
-/// What a node counts with for a bound.
+/// The measure by which a node counts towards a bound.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) enum Measure {
     /// Its price, in millionths.
@@ -59,7 +59,7 @@ struct NodeGroup<'s> {
     slot: Slot,
     nodes: i128,
     types: Vec<String>,
-    /// What the node counts with for each type. Computed on first use.
+    /// The amounts that the node counts with, by type. Computed on first use.
     each: OnceCell<Vec<ResourceList>>,
 }
 
@@ -69,7 +69,7 @@ struct Bound {
     most: i128,
     /// The bound, for messages.
     name: String,
-    /// What a node of each group counts with, by type.
+    /// The amounts that a node of each group counts with, by type.
     counts: Vec<Vec<i128>>,
 }
 
@@ -127,7 +127,7 @@ fn groups<'s>(group_index: usize, planner: &'s GroupPlanner<'s>, slots: &[Slot])
     let alike = slots.chunk_by(|a, b| Arc::ptr_eq(&a.template, &b.template));
     let group = |alike: &[Slot]| {
         let slot = alike.first()?.clone();
-        let requests = &slot.template.spec.resources.requests;
+        let requests = &*slot.template.needs();
         let types = slot.instance_types().filter(|name| planner.holds(name, requests)).cloned().collect();
         let nodes = i128::try_from(alike.len()).ok()?;
         Some(NodeGroup { group_index, planner, slot, nodes, types, each: OnceCell::new() })
@@ -136,9 +136,9 @@ fn groups<'s>(group_index: usize, planner: &'s GroupPlanner<'s>, slots: &[Slot])
 }
 
 impl NodeGroup<'_> {
-    /// What the node counts with of a resource, by type.
+    /// The amounts of a resource that the node counts with, in billionths, by type.
     fn amounts(&self, key: &str) -> Vec<i128> {
-        let requests = &self.slot.template.spec.resources.requests;
+        let requests = &*self.slot.template.needs();
         let of_type = |name: &String| self.planner.most(requests, std::slice::from_ref(name)).resources;
         let each = self.each.get_or_init(|| match self.types.as_slice() {
             [] => vec![self.slot.most.resources.clone()],
@@ -165,7 +165,7 @@ impl NodeGroup<'_> {
             return Some(self.slot.clone());
         }
         let types: Vec<String> = left.iter().filter_map(|nth| self.types.get(*nth)).cloned().collect();
-        let requests = &self.slot.template.spec.resources.requests;
+        let requests = &*self.slot.template.needs();
         let types = self.planner.cheapest(types, requests, &mut Vec::new()).ok()?;
         let mut template = (*self.slot.template).clone();
         for asked in &mut template.spec.requirements {
@@ -262,8 +262,8 @@ impl Bound {
         if let Measure::Resource(key) = &self.of {
             let asked = |(counts, group): (&Vec<i128>, &NodeGroup<'_>)| {
                 let counts = counts.iter().any(|count| *count > 0);
-                let requests = &group.slot.template.spec.resources.requests;
-                if counts { amount(requests, key).nanos().saturating_mul(group.nodes) } else { 0 }
+                let requests = group.slot.template.needs();
+                if counts { amount(&requests, key).nanos().saturating_mul(group.nodes) } else { 0 }
             };
             if self.counts.iter().zip(groups).map(asked).fold(0, i128::saturating_add) > self.most {
                 return Vec::new();

@@ -1,4 +1,4 @@
-//! What a claim leaves the provider to choose from: the cheapest types, with as many distinct values of a label as `minValues`
+//! The types that a claim leaves the provider to choose from: the cheapest, with as many distinct values of a label as `minValues`
 //! asks for.
 //!
 //! Karpenter launches nothing for a claim whose types have fewer values of a label than that. So the claim lists types with enough
@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Most types that a claim lists; Karpenter asks the provider for the same number.
-const MOST_TYPES: usize = 60;
+pub(super) const MOST_TYPES: usize = 60;
 
 impl GroupPlanner<'_> {
     /// The cheapest of these types for nodes with these requests: at most as many as a claim may list, with the requested number

@@ -35,7 +35,7 @@ fn note(slots: &[Slot], demand: &[PodSetDemand<'_>], drafts: &[Draft]) -> Option
     };
     // Whether the guest leaves too little room for the pods of a slot, and these have none where the guest was planned.
     let crowds = |guest: &PodSetDemand<'_>, slot: &Slot| {
-        let planned = &slot.template.spec.resources.requests;
+        let planned = &*slot.template.needs();
         let mut homes = kinds.iter().filter(|home| is_home(guest, home));
         let takes_room = fits(&guest.each, slot) == Some(true)
             && fits(&resources::sum(planned, &guest.each), slot) == Some(false);
@@ -81,7 +81,7 @@ fn is_home(guest: &PodSetDemand<'_>, slot: &Slot) -> bool {
 /// Whether more pods of the guest than planned may come to a node that it shares, in place of a pod of another set that does not fit
 /// where they were planned.
 fn exceeds_share(slots: &[Slot], demand: &[PodSetDemand<'_>], guest: &PodSetDemand<'_>, slot: &Slot) -> bool {
-    let with_one_more = resources::sum(&slot.template.spec.resources.requests, &guest.each);
+    let with_one_more = resources::sum(&slot.template.needs(), &guest.each);
     let is_displaced = |share: &PodShare| {
         let other = demand.iter().find(|wanted| wanted.pod_set.name == share.pod_set);
         other.is_some_and(|other| {

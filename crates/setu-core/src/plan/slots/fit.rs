@@ -14,7 +14,7 @@ use crate::plan::{Obstacle, ObstacleReason, PlanRequest, PlanSnapshot, Slot};
 use crate::policy::Policy;
 use crate::words::few;
 
-/// What all shapes lack.
+/// The shortfall of all shapes.
 pub enum Shortfall {
     /// A resource that none of them has.
     Resource(String),
@@ -22,7 +22,7 @@ pub enum Shortfall {
     Room(String),
 }
 
-/// What a pod requests that no node with this much room has.
+/// The shortfall of nodes with this much room for a pod, if none of them holds it.
 pub fn lack(each: &ResourceList, rooms: &[ResourceList]) -> Shortfall {
     if let Some(key) = each.keys().find(|key| rooms.iter().all(|room| !room.contains_key(*key))) {
         return Shortfall::Resource(key.clone());
@@ -49,7 +49,7 @@ pub enum Suits {
 /// How the possible types of this draft suit a pod set.
 ///
 /// # Errors
-/// What none of the types has, if all are known.
+/// The obstacle, if all types are known and none of them holds a pod.
 pub fn suits(
     cluster: &PlanSnapshot<'_>,
     request: &PlanRequest<'_>,

@@ -41,7 +41,7 @@ impl PackedGang {
     /// one node for each pod is the last try. If nothing is within the bounds, the first packing is returned.
     ///
     /// # Errors
-    /// What no node holds.
+    /// The obstacle of pods that no node holds.
     pub fn of(
         cluster: &PlanSnapshot<'_>,
         request: &PlanRequest<'_>,

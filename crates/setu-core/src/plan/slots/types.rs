@@ -2,9 +2,11 @@
 
 use super::GroupPlanner;
 use super::bounds::{Measure, most_money};
+use super::choice::MOST_TYPES;
 use crate::api::amount::Price;
 use crate::api::parameters::GateMode;
 use crate::api::pod::ResourceList;
+use crate::api::requirements::Values;
 use crate::names;
 use crate::plan::catalogue::{self, Catalogue};
 use crate::plan::cost::{Prices, times};
@@ -17,6 +19,9 @@ use crate::words::{counted, few};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+
+/// Why a type whose nodes were too small is left out.
+const TOO_SMALL: &str = "nodes have shown that they do not hold the pods";
 
 impl GroupPlanner<'_> {
     /// The lowest price, by which types are compared.
@@ -135,7 +140,7 @@ impl GroupPlanner<'_> {
         })
     }
 
-    /// What is known of a type.
+    /// The shape of a type, if it is known.
     pub(super) fn shape(&self, instance_type: &str) -> Option<&Arc<Shape>> {
         self.group.known.shapes.iter().find(|shape| shape.instance_type == instance_type)
     }
@@ -175,6 +180,32 @@ impl GroupPlanner<'_> {
         left.into_iter().cloned().collect()
     }
 
+    /// What a claim with these requests asks of its type: one of these, if there are any. Where the type is open, any but those whose
+    /// nodes have shown that they do not hold the pods: the provider would pick the same again. `None` for any type.
+    pub(super) fn asked_types(
+        &self,
+        types: &[String],
+        requests: &ResourceList,
+        notes: &mut Vec<String>,
+    ) -> Option<Values> {
+        if !types.is_empty() {
+            return Some(Values::of(types));
+        }
+        let listed = self.group.draft.requirements.get(names::INSTANCE_TYPE).and_then(Values::listed);
+        let shapes = self.group.known.shapes.iter().filter(|_| listed.is_none());
+        let out = shapes.filter(|shape| is_shown_too_small(shape, requests));
+        let mut out: Vec<&str> = out.map(|shape| shape.instance_type.as_str()).collect();
+        if out.is_empty() {
+            return None;
+        }
+        out.sort_unstable();
+        out.truncate(MOST_TYPES);
+        let whose = if out.len() == 1 { "its" } else { "their" };
+        notes.push(left_out(&out, &format!("{whose} {TOO_SMALL}")));
+        let out: Vec<String> = out.into_iter().map(str::to_owned).collect();
+        Values::read("NotIn", &out, None)
+    }
+
     /// Facts that name the types that would hold the pods but are out of capacity or not sold, the cheapest first.
     pub(super) fn without_those_out(&self, slots: &[Slot]) -> impl Iterator<Item = String> {
         let out = self.unlisted(slots, |shape| self.has(shape) == Some(false));
@@ -197,7 +228,7 @@ impl GroupPlanner<'_> {
                 let mut listed = slot.instance_types().peekable();
                 listed.peek().is_some()
                     && listed.all(|of| of != name)
-                    && self.holds(name, &slot.template.spec.resources.requests)
+                    && self.holds(name, &slot.template.needs())
             })
         };
         let shapes = self.group.known.shapes.iter().filter(|shape| is_out(shape)).filter(is_left_out);
@@ -218,10 +249,8 @@ impl GroupPlanner<'_> {
     /// Why `nodes` nodes with these requests cannot be of a type: they would never come, or fail again.
     fn why_not(&self, shape: &Shape, nodes: u32, requests: &ResourceList) -> Option<String> {
         let policy = self.request.policy;
-        if shape.is_shown()
-            && resources::first_insufficient(requests, &shape.room(&ResourceList::new())).is_some()
-        {
-            return Some("its nodes have shown that they do not hold the pods".to_owned());
+        if is_shown_too_small(shape, requests) {
+            return Some(format!("its {TOO_SMALL}"));
         }
         // Not what is left of the limits, because that changes while the claims are created.
         let limits = self.group.draft.limits().filter(|_| policy.capacity_gate == GateMode::Enforce);
@@ -280,6 +309,11 @@ impl GroupPlanner<'_> {
         }
         NodeMaximum { resources: most, or_more, counted, unknown }
     }
+}
+
+/// Whether nodes of a type have shown that they have no room for these requests.
+fn is_shown_too_small(shape: &Shape, requests: &ResourceList) -> bool {
+    shape.is_shown() && resources::first_insufficient(requests, &shape.room(&ResourceList::new())).is_some()
 }
 
 /// The note that types are left out, and why.

@@ -106,8 +106,8 @@ fn create(
 /// A node selector and tolerations.
 pub type Additions = (BTreeMap<String, String>, Vec<Value>);
 
-/// What Kueue adds to the pods of a pod set: node labels and tolerations from its flavors and its checks. An error if they
-/// clash.
+/// Additions that Kueue makes to the pods of a pod set: node labels and tolerations from its flavors and its checks. An error if
+/// they clash.
 pub fn additions(user: &User, workload: &Value, pod_set: &str) -> Result<Additions, String> {
     let mut selector = BTreeMap::new();
     let mut tolerations = Vec::new();

@@ -31,7 +31,7 @@ const RELEASE: SignedDuration = SignedDuration::from_millis(50);
 /// Namespace and name.
 type NamespacedName = (String, String);
 
-/// What Kueue is to reconcile.
+/// A reconcile for Kueue to run.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum KueueTask {
     /// A Workload.
@@ -47,7 +47,7 @@ pub enum KueueTask {
 }
 
 impl KueueTask {
-    /// What to reconcile after a change, in order.
+    /// Reconciles to run after a change, in order.
     fn after(touched: &ObjectChange) -> Vec<Self> {
         let object = &*touched.object;
         let key = |name: &str| (namespace(object).to_owned(), name.to_owned());

@@ -132,7 +132,8 @@ pub fn schedule(user: &User, queues: &mut Queues, now: Timestamp) {
 
 fn try_to_reserve(user: &User, workload: &Value, queue: &Value, now: Timestamp) -> bool {
     let taken = taken(user, name(queue));
-    if let Some(assignments) = assign(user, workload, queue, &taken) {
+    let assigned = assign(user, workload, queue, &taken);
+    if let Some(assignments) = assigned.and_then(|assigned| topology::placed(user, workload, assigned)) {
         reserve(user, workload, queue, &assignments, now);
         return true;
     }

@@ -1,12 +1,12 @@
-//! Topology placement: delayed if Kueue's own provisioning is among the checks, and then done in a second pass
-//! over the new nodes.
+//! Topology placement: on existing nodes as quota is reserved. If Kueue's own provisioning is among the checks, it is delayed, and
+//! then done in a second pass over the new nodes.
 
 use super::jobs::additions;
 use super::set_status;
 use crate::actors::scheduler::pods_that_fit;
 use crate::api::User;
 use crate::api::kinds;
-use crate::values::{list, map, number, text};
+use crate::values::{list, map, number, set, text};
 use serde_json::{Value, json};
 use setu_core::names;
 use std::collections::BTreeMap;
@@ -31,6 +31,21 @@ fn levels(user: &User, flavor: &str) -> Vec<String> {
     let flavor = user.get(&kinds::RESOURCE_FLAVOR, "", flavor).unwrap_or_default();
     let topology = user.get(&kinds::TOPOLOGY, "", text(&flavor, "/spec/topologyName")).unwrap_or_default();
     list(&topology, "/spec/levels").iter().map(|level| text(level, "/nodeLabel").to_owned()).collect()
+}
+
+/// These assignments, with the pod sets on flavors with a topology placed on existing nodes, except the delayed ones. `None` if
+/// they have no room there.
+pub fn placed(user: &User, workload: &Value, mut assignments: Vec<Value>) -> Option<Vec<Value>> {
+    let mut reserved = workload.clone();
+    set(&mut reserved, &["status", "admission", "podSetAssignments"], json!(assignments));
+    for assignment in assignments.iter_mut().filter(|a| text(a, "/delayedTopologyRequest").is_empty()) {
+        if map(assignment, "/flavors").values().all(|flavor| levels(user, flavor).is_empty()) {
+            continue;
+        }
+        let domain = domain(user, &reserved, assignment, &user.list(&kinds::NODE))?;
+        set(assignment, &["topologyAssignment"], domain);
+    }
+    Some(assignments)
 }
 
 /// Places the delayed pod sets. Returns whether all pods have a place now.

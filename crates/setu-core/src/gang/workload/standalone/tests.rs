@@ -1,4 +1,4 @@
-//! What standalone requests are told, and when their nodes are given back.
+//! The answers of standalone requests, and when their nodes are given back.
 
 use super::*;
 use crate::gang::statechart::failure::{Failure, FailureClass};

@@ -14,7 +14,7 @@ use crate::policy::Policy;
 use crate::policy::terms::Terms;
 use std::sync::Arc;
 
-/// What a gang is judged by.
+/// The source of the policy that judges a gang.
 #[derive(Clone, Copy, Debug)]
 pub enum PolicySource<'a> {
     /// This policy: the current one, or the one that its attempt began with.
