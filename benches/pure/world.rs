@@ -68,6 +68,7 @@ impl World {
             workload: &self.workload,
             check: "prov",
             our_checks: &["prov".to_owned()],
+            answered_checks: &["prov".to_owned()],
             gang_label: "gang",
             policy: &self.policy,
             selection: OptionSelection::From(0),

@@ -192,7 +192,7 @@ impl ClaimRecordStore {
     /// Offerings that a vanished claim may have become. `domain_keys` distinguish topology domains.
     pub fn offerings(&self, claim: &str, domain_keys: &[String]) -> BTreeSet<Offering> {
         let records = lock(&self.0);
-        let record = records.records.get(claim);
+        let record = records.records.get(claim).filter(|record| !record.node_pool.is_empty());
         record.map(|r| Offering::among(&r.node_pool, &r.requirements, domain_keys)).unwrap_or_default()
     }
 

@@ -92,6 +92,11 @@ impl MissingChecks {
         }
         Some(*missing.entry(check.to_owned()).or_insert_with(|| context.now()))
     }
+
+    /// Forgets those that exist again.
+    fn forget_existing(&self, context: &Context) {
+        lock(&self.0).retain(|check, _| context.stores.checks.get(&ObjectRef::new(check)).is_none());
+    }
 }
 
 /// How often the reconcile of a claim has failed in a row, by the claim's name. Kept apart from the registry for the same reason.
@@ -133,6 +138,7 @@ impl Sweeper {
     pub async fn sweep(&self, stop: &CancellationToken) {
         while stop.run_until_cancelled(tokio::time::sleep(SWEEP_PERIOD)).await.is_some() {
             let context = &self.context;
+            self.missing_checks.forget_existing(context);
             for claim in context.stores.claims.those(|claim| !is_used(context, claim)) {
                 context.wake.claim(claim);
             }

@@ -10,9 +10,10 @@ use crate::cluster::decoded::Decoded;
 use crate::cluster::store::StoreChange;
 use crate::effects::request;
 use crate::error::Error;
-use crate::gang::workload::request::{as_workload, name_as_workload, served_for};
+use crate::gang::workload::request::{as_workload, check_of, name_as_workload, owner, served_for};
 use crate::names;
 use kube::runtime::reflector::ObjectRef;
+use std::collections::BTreeSet;
 
 impl Context {
     /// A ProvisioningRequest was touched: it and the others for the same Workload are mirrored again.
@@ -77,6 +78,21 @@ impl Context {
         let uid = owner.metadata.uid.as_deref().unwrap_or_default();
         let all = self.stores.requests.objects.of(REQUESTS_BY_OWNER, uid);
         served_for(request, owner, &all, |check| self.is_answered_by_requests(check))
+    }
+
+    /// The checks of a Workload of either front-end that Setu answers, itself or through ProvisioningRequests of Kueue's.
+    pub(super) fn answered_checks(&self, workload: &Workload) -> Vec<String> {
+        let namespace = workload.metadata.namespace.as_deref().unwrap_or_default();
+        let owner = owner(workload)
+            .and_then(|(name, _)| self.stores.workloads.get(&ObjectRef::new(name).within(namespace)));
+        let workload = owner.as_deref().unwrap_or(workload);
+        let uid = workload.metadata.uid.as_deref().unwrap_or_default();
+        let requests = self.stores.requests.objects.of(REQUESTS_BY_OWNER, uid);
+        let by_request = |check: &str| self.is_answered_by_requests(check);
+        let asked: BTreeSet<&str> =
+            requests.iter().filter_map(|request| check_of(request, workload, by_request)).collect();
+        let names = workload.checks().iter().map(|check| &check.name);
+        names.filter(|name| self.is_ours(name) || asked.contains(name.as_str())).cloned().collect()
     }
 
     /// Whether Kueue has a check answered by ProvisioningRequests.

@@ -161,7 +161,11 @@ async fn current(cached: Arc<Workload>, context: &Context) -> Result<Option<Arc<
 /// Checks of ours that the Workload carries or has a journal for, sorted.
 fn our_checks(workload: &Workload, context: &Context) -> Vec<String> {
     if !workload.front_end().has_own_checks() {
-        return own_check(workload).map(|check| check.name.clone()).into_iter().collect();
+        // A request that is not served any more may still have nodes.
+        return own_check(workload).map_or_else(
+            || workload.checks_of_gangs().into_iter().map(str::to_owned).collect(),
+            |check| vec![check.name.clone()],
+        );
     }
     workload.checks_of_gangs().into_iter().filter(|c| context.is_ours(c)).map(str::to_owned).collect()
 }

@@ -97,6 +97,7 @@ fn planned(case: &Case) -> Outcome {
         workload: &workload,
         check: "check",
         our_checks: &["check".to_owned()],
+        answered_checks: &["check".to_owned()],
         gang_label: "gang",
         policy: &Policy::default(),
         selection: OptionSelection::From(0),

@@ -35,23 +35,8 @@ impl Stage {
     fn places_by_rack(&self) {
         // The controllerName of a check is immutable, so the check is recreated.
         self.admin.delete(&kinds::ADMISSION_CHECK, "", ID, Preconditions::default()).unwrap();
-        let check = json!({
-            "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "AdmissionCheck", "metadata": {"name": ID},
-            "spec": {"controllerName": names::PROVISIONING_REQUEST},
-        });
-        self.admin.create(&kinds::ADMISSION_CHECK, check).unwrap();
-        self.has_racks();
-    }
-
-    /// Gives the queue's flavor a topology of racks.
-    fn has_racks(&self) {
-        let topology = json!({
-            "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Topology", "metadata": {"name": "racks"},
-            "spec": {"levels": [{"nodeLabel": "example.com/rack"}, {"nodeLabel": "kubernetes.io/hostname"}]},
-        });
-        self.admin.create(&kinds::TOPOLOGY, topology).unwrap();
-        let placed = json!({"spec": {"topologyName": "racks"}});
-        self.admin.merge(&kinds::RESOURCE_FLAVOR, "", ID, &placed).unwrap();
+        world::create_check(&self.admin, ID, names::PROVISIONING_REQUEST);
+        world::add_racks(&self.admin, ID);
     }
 
     /// Puts the gang's nodes in these racks, in turn.
@@ -69,19 +54,8 @@ impl Stage {
 
     /// Adds another check to the queue, which no controller answers.
     fn awaits_another_check(&self) {
-        let check = json!({
-            "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "AdmissionCheck", "metadata": {"name": "other"},
-            "spec": {"controllerName": "e2e.setu/nobody"},
-        });
-        self.admin.create(&kinds::ADMISSION_CHECK, check).unwrap();
-        let now = self.cluster.clock.now().to_string();
-        let active = json!({
-            "type": "Active", "status": "True", "reason": "Active", "message": "", "lastTransitionTime": now,
-        });
-        let status = json!({"status": {"conditions": [active]}});
-        self.admin.merge_status(&kinds::ADMISSION_CHECK, "", "other", &status).unwrap();
-        let checks = json!({"spec": {"admissionChecksStrategy": {"admissionChecks": [{"name": ID}, {"name": "other"}]}}});
-        self.admin.merge(&kinds::CLUSTER_QUEUE, "", ID, &checks).unwrap();
+        world::create_active_check(&self.admin, "other", "e2e.setu/nobody");
+        world::set_checks(&self.admin, ID, &[ID, "other"]);
     }
 
     /// The entry of Setu's check.
@@ -564,17 +538,8 @@ async fn a_slice_without_nodes_waits_and_leaves_the_running_slice_alone() {
 async fn ready_is_reported_without_nodes_if_multikueue_sends_the_pods_elsewhere() {
     for (controller, nodes) in [(names::MULTIKUEUE, 0), ("example.com/other", 2)] {
         let stage = Stage::new(Options::default(), "{}");
-        let away = json!({
-            "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "AdmissionCheck", "metadata": {"name": "away"},
-            "spec": {"controllerName": controller},
-        });
-        stage.admin.create(&kinds::ADMISSION_CHECK, away).unwrap();
-        let active = json!({"status": {"conditions": [{
-            "type": "Active", "status": "True", "reason": "Active", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
-        }]}});
-        stage.admin.merge_status(&kinds::ADMISSION_CHECK, "", "away", &active).unwrap();
-        let checks = json!({"spec": {"admissionChecksStrategy": {"admissionChecks": [{"name": ID}, {"name": "away"}]}}});
-        stage.admin.merge(&kinds::CLUSTER_QUEUE, "", ID, &checks).unwrap();
+        world::create_active_check(&stage.admin, "away", controller);
+        world::set_checks(&stage.admin, ID, &[ID, "away"]);
         stage.job("gang", &queued());
         let reported = |s: &Stage| {
             let workload = s.workload("gang").unwrap_or_default();
@@ -626,16 +591,8 @@ async fn nodes_of_a_check_that_another_one_of_setus_takes_over_from_are_given_ba
     world::weather(&stage.admin, &json!([{"nodePool": ID, "registrationDelay": "30s"}]));
     stage.job("gang", &queued());
     stage.until("its nodes come up", 60, |s| s.is_in("gang", "WaitingReady")).await;
-    let controller =
-        stage.admin.get(&kinds::ADMISSION_CHECK, "", ID).unwrap()["spec"]["controllerName"].clone();
-    let first = json!({
-        "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "AdmissionCheck", "metadata": {"name": "first"},
-        "spec": {"controllerName": controller},
-    });
-    stage.admin.create(&kinds::ADMISSION_CHECK, first).unwrap();
-    let checks = ["first", ID, "other"].map(|name| json!({"name": name}));
-    let checks = json!({"spec": {"admissionChecksStrategy": {"admissionChecks": checks}}});
-    stage.admin.merge(&kinds::CLUSTER_QUEUE, "", ID, &checks).unwrap();
+    world::create_check(&stage.admin, "first", &scenario::controller_name_of(ID));
+    world::set_checks(&stage.admin, ID, &["first", ID, "other"]);
     stage.until("it is Ready", 300, |s| s.verdict("gang") == "Ready").await;
     let why = "has check kept provide for no pod set any more";
     assert!(stage.journal("gang").contains(why), "{}", stage.journal("gang"));
@@ -646,7 +603,7 @@ async fn nodes_of_a_check_that_another_one_of_setus_takes_over_from_are_given_ba
 #[tokio::test(start_paused = true)]
 async fn a_gang_that_kueue_places_on_existing_nodes_gets_no_new_ones() {
     let stage = Stage::new(Options::default(), "{}");
-    stage.has_racks();
+    world::add_racks(&stage.admin, ID);
     let flavor = stage.admin.get(&kinds::RESOURCE_FLAVOR, "", ID).unwrap();
     let mut labels = flavor["spec"]["nodeLabels"].clone();
     labels["example.com/rack"] = json!("r1");
@@ -1093,14 +1050,8 @@ async fn nodes_of_an_unadmitted_gang_are_deleted_within_twenty_minutes_of_its_ch
 impl Stage {
     /// Puts another check of Setu's in the place of the queue's check, and deletes that at the same moment.
     fn replaces_its_check(&self) {
-        let name = scenario::controller_name_of(ID);
-        let check = json!({
-            "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "AdmissionCheck", "metadata": {"name": "second"},
-            "spec": {"controllerName": name},
-        });
-        self.admin.create(&kinds::ADMISSION_CHECK, check).unwrap();
-        let checks = json!({"spec": {"admissionChecksStrategy": {"admissionChecks": [{"name": "second"}]}}});
-        self.admin.merge(&kinds::CLUSTER_QUEUE, "", ID, &checks).unwrap();
+        world::create_check(&self.admin, "second", &scenario::controller_name_of(ID));
+        world::set_checks(&self.admin, ID, &["second"]);
         self.admin.delete(&kinds::ADMISSION_CHECK, "", ID, Preconditions::default()).unwrap();
     }
 

@@ -22,20 +22,19 @@ struct Stage {
 
 impl Stage {
     fn new() -> Self {
-        let (mut cluster, admin) = world::cluster(ID, world::policy("defaults: {}"));
+        Self::under("{}")
+    }
+
+    fn under(defaults: &str) -> Self {
+        let (mut cluster, admin) = world::cluster(ID, world::policy(&format!("defaults: {defaults}")));
         let setu = cluster.start_setu(&Start::default());
         Self { cluster, setu, admin }
     }
 
     /// Adds a check of Setu's to the queue.
     fn also_asks(&self, check: &str) {
-        let added = json!({
-            "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "AdmissionCheck", "metadata": {"name": check},
-            "spec": {"controllerName": scenario::controller_name_of(ID)},
-        });
-        self.admin.create(&kinds::ADMISSION_CHECK, added).unwrap();
-        let checks = json!({"spec": {"admissionChecksStrategy": {"admissionChecks": [{"name": ID}, {"name": check}]}}});
-        self.admin.merge(&kinds::CLUSTER_QUEUE, "", ID, &checks).unwrap();
+        world::create_check(&self.admin, check, &scenario::controller_name_of(ID));
+        world::set_checks(&self.admin, ID, &[ID, check]);
     }
 
     fn job(&self) {
@@ -118,6 +117,36 @@ async fn a_gang_whose_journal_is_refused_does_not_stop_the_workloads_other_gang(
     assert!(stage.workload()["metadata"]["annotations"][names::journal_key("first")].is_null());
     stage.cluster.denials.end();
     stage.until("both are ready", 240, |s| is(&s.workload(), "Admitted")).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_plan_whose_journal_is_refused_reserves_nothing() {
+    let stage = Stage::new();
+    stage.cluster.denials.begin(Denial::Journals);
+    stage.job();
+    stage.until("its owner is told", 30, |s| s.check(ID).1.contains("journal")).await;
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    let kept = stage.setu.context.remembered_gangs();
+    assert!(!kept.contains_key("entries"), "{kept:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn refused_journals_skip_no_tier() {
+    let zones = ["us-east-1a", "us-east-1b", "us-east-1c"];
+    let tiers: Vec<Value> = zones.iter().map(|zone| json!({"name": zone, "zones": [zone]})).collect();
+    let stage = Stage::under(&json!({"tiers": tiers}).to_string());
+    world::weather(&stage.admin, &json!([{"zone": zones[0], "capacity": 0}]));
+    stage.job();
+    stage.until("its claims are there", 60, |s| s.claims() > 0).await;
+    stage.cluster.denials.begin(Denial::Journals);
+    stage.until("its failure cannot be recorded", 60, |s| !s.events("JournalRefused").is_empty()).await;
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    stage.cluster.denials.end();
+    stage.until("it runs", 240, |s| is(&s.workload(), "Admitted")).await;
+    let nodes = stage.admin.list(&kinds::NODE);
+    let used: Vec<&Value> =
+        nodes.iter().map(|n| &n["metadata"]["labels"]["topology.kubernetes.io/zone"]).collect();
+    assert_eq!(used, [zones[1], zones[1]]);
 }
 
 #[tokio::test(start_paused = true)]

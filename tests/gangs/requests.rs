@@ -122,17 +122,25 @@ impl Stage {
 
     /// Adds a check to the queue that another controller answers, and makes it active.
     fn add_other_check(&self) {
-        let check = json!({
-            "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "AdmissionCheck", "metadata": {"name": "other"},
-            "spec": {"controllerName": "e2e.setu/nobody"},
-        });
-        self.admin.create(&kinds::ADMISSION_CHECK, check).unwrap();
-        let active = json!({"status": {"conditions": [{
-            "type": "Active", "status": "True", "reason": "Active", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
-        }]}});
-        self.admin.merge_status(&kinds::ADMISSION_CHECK, "", "other", &active).unwrap();
-        let checks = json!({"spec": {"admissionChecksStrategy": {"admissionChecks": [{"name": ID}, {"name": "other"}]}}});
-        self.admin.merge(&kinds::CLUSTER_QUEUE, "", ID, &checks).unwrap();
+        world::create_active_check(&self.admin, "other", "e2e.setu/nobody");
+        world::set_checks(&self.admin, ID, &[ID, "other"]);
+    }
+
+    /// The entry of a check in the Workload, as Kueue has it.
+    fn entry(&self, check: &str) -> Value {
+        let workload = self.workload().map(|w| (*w).clone()).unwrap_or_default();
+        let entries = workload["status"]["admissionChecks"].as_array().cloned().unwrap_or_default();
+        entries.into_iter().find(|entry| entry["name"] == check).unwrap_or_default()
+    }
+
+    /// Gives a check in the Workload this state, as another controller does.
+    fn is_answered(&self, check: &str, state: &str) {
+        let workload = self.workload().unwrap();
+        let mut entries = workload["status"]["admissionChecks"].as_array().cloned().unwrap();
+        entries.iter_mut().filter(|entry| entry["name"] == check).for_each(|entry| entry["state"] = json!(state));
+        let name = workload["metadata"]["name"].as_str().unwrap();
+        let status = json!({"status": {"admissionChecks": entries}});
+        self.admin.merge_status(&kinds::WORKLOAD, ID, name, &status).unwrap();
     }
 
     /// Creates a request of Setu's class that no Workload controls.
@@ -161,8 +169,7 @@ impl Stage {
         let mut check = twin_of(&kinds::ADMISSION_CHECK, ID);
         check["spec"]["parameters"]["name"] = json!("twin");
         self.admin.create(&kinds::ADMISSION_CHECK, check).unwrap();
-        let checks = json!({"spec": {"admissionChecksStrategy": {"admissionChecks": [{"name": ID}, {"name": "twin"}]}}});
-        self.admin.merge(&kinds::CLUSTER_QUEUE, "", ID, &checks).unwrap();
+        world::set_checks(&self.admin, ID, &[ID, "twin"]);
     }
 
     /// Deletes the request and makes it again under its name at once.
@@ -567,6 +574,47 @@ async fn with_last_check_nodes_are_created_only_after_other_checks_are_ready() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn with_last_check_two_checks_that_setu_answers_do_not_wait_for_each_other() {
+    let stage = Stage::new(names::REQUEST_CLASS, "{strategy: {type: LastCheck}}");
+    stage.split_by("cpu");
+    stage.job("gang");
+    stage.until("it is admitted", 240, |s| s.is("Admitted")).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_gang_admitted_on_a_ready_that_its_request_withdrew_gets_nodes_of_its_own() {
+    let stage = Stage::new(names::REQUEST_CLASS, "{}");
+    stage.add_other_check();
+    stage.job("gang");
+    stage.until("it is provisioned", 120, |s| s.entry(ID)["state"] == "Ready").await;
+    let stopped = |policy: &str| {
+        let queue = json!({"spec": {"stopPolicy": policy}});
+        stage.admin.merge(&kinds::LOCAL_QUEUE, ID, "queue", &queue).unwrap();
+    };
+    stopped("Hold");
+    stage.until("its nodes are given back", 240, |s| !s.is("QuotaReserved") && s.claims().is_empty()).await;
+    assert_eq!(stage.entry(ID)["state"], "Ready", "Kueue reads no request meanwhile");
+    stage.is_answered("other", "Ready");
+    stopped("None");
+    stage.until("it runs on its own nodes", 600, |s| s.is("Admitted") && s.claims().len() == 2).await;
+    tokio::time::sleep(Duration::from_mins(2)).await;
+    assert!(stage.is("Admitted") && stage.claims().len() == 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_ended_while_its_nodes_could_not_be_deleted_gives_them_back_later() {
+    let stage = Stage::new(names::REQUEST_CLASS, "{retry: {inCheck: {limit: 0}}, deadlines: {register: 1m}}");
+    world::weather(&stage.admin, &json!([{"neverRegisters": true}]));
+    stage.cluster.denials.begin(Denial::Deletes);
+    stage.job("gang");
+    stage.until("the request fails", 1_200, |s| s.condition("Failed")["status"] == "True").await;
+    let left = stage.claims().len();
+    assert!(left > 0, "none could be deleted");
+    stage.cluster.denials.end();
+    stage.until("they are deleted", 600, |s| s.claims().is_empty()).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_request_that_owns_itself_gets_no_nodes() {
     let stage = Stage::new(names::REQUEST_CLASS, "{}");
     let metadata = json!({"name": "own", "namespace": ID, "finalizers": ["example.com/stays"]});
@@ -634,13 +682,7 @@ fn workload_of(name: &str, sets: &[(&str, usize, Value)]) -> Value {
 #[tokio::test(start_paused = true)]
 async fn only_the_nodes_of_pod_sets_that_kueue_places_need_the_labels_of_their_topology() {
     let stage = Stage::new(names::REQUEST_CLASS, "{}");
-    let topology = json!({
-        "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Topology", "metadata": {"name": "racks"},
-        "spec": {"levels": [{"nodeLabel": "example.com/rack"}, {"nodeLabel": "kubernetes.io/hostname"}]},
-    });
-    stage.admin.create(&kinds::TOPOLOGY, topology).unwrap();
-    let placed = json!({"spec": {"topologyName": "racks"}});
-    stage.admin.merge(&kinds::RESOURCE_FLAVOR, "", ID, &placed).unwrap();
+    world::add_racks(&stage.admin, ID);
     let gpu = json!({"cpu": "1", "nvidia.com/gpu": "1"});
     let workload = workload_of("ray", &[("head", 1, json!({"cpu": "1"})), ("worker", 2, gpu)]);
     stage.admin.create(&kinds::WORKLOAD, workload).unwrap();

@@ -472,8 +472,7 @@ async fn a_request_that_a_tenant_gives_an_owner_later_ends_like_one_that_is_dele
 async fn nodes_of_running_pods_are_kept_if_the_check_leaves_the_queue() {
     let stage = Stage::provisioned("{}").await;
     stage.run_pods("10h");
-    let none = json!({"spec": {"admissionChecksStrategy": {"admissionChecks": []}}});
-    stage.admin.merge(&kinds::CLUSTER_QUEUE, "", ID, &none).unwrap();
+    world::set_checks(&stage.admin, ID, &[]);
     tokio::time::sleep(Duration::from_mins(10)).await;
     assert_eq!((stage.claims(), stage.is("Failed")), (2, false));
 }
@@ -481,8 +480,7 @@ async fn nodes_of_running_pods_are_kept_if_the_check_leaves_the_queue() {
 #[tokio::test(start_paused = true)]
 async fn a_queue_without_a_check_of_setus_gives_no_nodes() {
     let stage = Stage::new("{}");
-    let none = json!({"spec": {"admissionChecksStrategy": {"admissionChecks": []}}});
-    stage.admin.merge(&kinds::CLUSTER_QUEUE, "", ID, &none).unwrap();
+    world::set_checks(&stage.admin, ID, &[]);
     stage.request();
     stage.until("it fails", 60, |s| s.is("Failed")).await;
     let message = stage.condition("Failed")["message"].as_str().unwrap().to_owned();

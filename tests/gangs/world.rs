@@ -45,6 +45,41 @@ pub fn parameters(admin: &User, id: &str, spec: &Value) {
     admin.merge(&kinds::ADMISSION_CHECK, "", id, &json!({"spec": {"parameters": named}})).unwrap();
 }
 
+/// Creates a check of this controller.
+pub fn create_check(admin: &User, name: &str, controller: &str) {
+    let check = json!({
+        "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "AdmissionCheck", "metadata": {"name": name},
+        "spec": {"controllerName": controller},
+    });
+    admin.create(&kinds::ADMISSION_CHECK, check).unwrap();
+}
+
+/// Creates a check of another controller, and makes it active.
+pub fn create_active_check(admin: &User, name: &str, controller: &str) {
+    create_check(admin, name, controller);
+    let active = json!({"status": {"conditions": [{
+        "type": "Active", "status": "True", "reason": "Active", "message": "", "lastTransitionTime": START,
+    }]}});
+    admin.merge_status(&kinds::ADMISSION_CHECK, "", name, &active).unwrap();
+}
+
+/// Makes these the checks of the ClusterQueue.
+pub fn set_checks(admin: &User, id: &str, checks: &[&str]) {
+    let checks: Vec<Value> = checks.iter().map(|name| json!({"name": name})).collect();
+    let checks = json!({"spec": {"admissionChecksStrategy": {"admissionChecks": checks}}});
+    admin.merge(&kinds::CLUSTER_QUEUE, "", id, &checks).unwrap();
+}
+
+/// Gives the flavor of the GPU nodes a topology of racks.
+pub fn add_racks(admin: &User, id: &str) {
+    let topology = json!({
+        "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Topology", "metadata": {"name": "racks"},
+        "spec": {"levels": [{"nodeLabel": "example.com/rack"}, {"nodeLabel": "kubernetes.io/hostname"}]},
+    });
+    admin.create(&kinds::TOPOLOGY, topology).unwrap();
+    admin.merge(&kinds::RESOURCE_FLAVOR, "", id, &json!({"spec": {"topologyName": "racks"}})).unwrap();
+}
+
 /// Starts weather in the cloud.
 pub fn weather(admin: &User, rules: &Value) {
     // The cluster ignores rules that it cannot read.
@@ -104,11 +139,7 @@ pub fn slice(id: &str, job: &Value, name: &str, pods: usize, replaces: Option<&s
 /// A second installation of Setu, with a controller name and a check of its own.
 pub fn another_setu(cluster: &mut SimCluster, admin: &User) -> Setu {
     let controller_name = "example.com/another";
-    let check = json!({
-        "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "AdmissionCheck", "metadata": {"name": "another"},
-        "spec": {"controllerName": controller_name},
-    });
-    admin.create(&kinds::ADMISSION_CHECK, check).unwrap();
+    create_check(admin, "another", controller_name);
     cluster.start_setu(&Start { controller_name: Some(controller_name.to_owned()), ..Start::default() })
 }
 

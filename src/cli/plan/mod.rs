@@ -87,6 +87,7 @@ impl Args {
             workload: &admitted.workload,
             check: &admitted.check,
             our_checks: &admitted.our_checks,
+            answered_checks: &admitted.our_checks,
             gang_label: &gang,
             policy: &policy,
             selection: OptionSelection::From(0),

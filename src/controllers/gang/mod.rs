@@ -30,7 +30,7 @@ use crate::gang::snapshot::observed::Observed;
 use crate::gang::step::consequences::{Consequences, LedgerChange};
 use crate::gang::step::reconcile::{Next, STEPS};
 use crate::gang::workload::stored::StoredJournal;
-use crate::gang::{Commit, EffectivePolicy, Journal, Refusal, Step, report::message, step};
+use crate::gang::{Commit, EffectivePolicy, Journal, OptionPosition, Refusal, Step, report::message, step};
 use crate::plan::{Outcome, Plan, PlanChange};
 use crate::telemetry::traces::own;
 use live_reads::OwnedLiveReads;
@@ -53,6 +53,17 @@ pub struct Gang<'a> {
     live_reads: OwnedLiveReads,
     /// The basis of the last step.
     planned: Planned,
+    /// The changes of the ledger that rest on a journal which is not written yet.
+    unwritten: Unwritten,
+}
+
+/// Changes of the ledger by steps whose journal is not written yet.
+#[derive(Default)]
+struct Unwritten {
+    /// The option to record once it is written: [`Consequences::option`].
+    option: Option<Option<OptionPosition>>,
+    /// Whether a plan was entered, which is removed if the journal cannot be written.
+    is_entered: bool,
 }
 
 /// The basis of a step, besides what was observed.
@@ -159,9 +170,7 @@ impl Gang<'_> {
         }
         let replica = &self.scope.context.telemetry.instance;
         self.stored.adopt(follows.journal.clone(), replica, self.planned.plan());
-        if let Some(option) = follows.option {
-            ledger.note_option(id, option);
-        }
+        self.unwritten.option = follows.option.or(self.unwritten.option);
         if follows.is_elsewhere {
             ledger.remove(id);
             self.planned.outcome = None;
@@ -178,19 +187,36 @@ impl Gang<'_> {
     }
 
     /// Enters the plan that is being carried out, or removes one that is not. Returns whether others may have their turn.
-    fn enter(&self, workload: &Workload, ledger: &mut Ledger) -> bool {
+    fn enter(&mut self, workload: &Workload, ledger: &mut Ledger) -> bool {
         let id = &self.scope.id;
         match LedgerChange::of(&self.journal().state, self.planned.plan()) {
             LedgerChange::Enter(plan) => {
                 if !ledger.is_entered(id) {
                     let domain = plans::shared_domain(self.scope.context, &self.request(workload));
                     ledger.enter(id, &workload.local_queue(), domain, plan, self.scope.now());
+                    self.unwritten.is_entered = true;
                 }
                 ledger.note_reentered(id)
             }
             LedgerChange::Keep => false,
             LedgerChange::Complete => ledger.note_reentered(id),
             LedgerChange::Remove => ledger.remove(id),
+        }
+    }
+
+    /// Records which option the gang has reached: its journal is written.
+    fn confirm_ledger(&mut self) {
+        if let Some(option) = std::mem::take(&mut self.unwritten).option {
+            self.scope.context.gang_state.ledger().note_option(&self.scope.id, option);
+        }
+    }
+
+    /// Takes back what steps changed in the ledger: their journal could not be written, and the gang decides again from the last one.
+    fn revert_ledger(&mut self) {
+        let context = self.scope.context;
+        let entered = std::mem::take(&mut self.unwritten).is_entered;
+        if entered && context.gang_state.ledger().remove(&self.scope.id) {
+            context.plans_may_change(PlanChange::Other);
         }
     }
 
@@ -202,7 +228,10 @@ impl Gang<'_> {
 
     /// Writes the journal if it changed, and reports its transitions.
     async fn commit(&mut self, workload: &mut Workload) -> Result<Commit, Error> {
-        let Some(text) = self.stored.unsaved() else { return Ok(Commit::Unneeded) };
+        let Some(text) = self.stored.unsaved() else {
+            self.confirm_ledger();
+            return Ok(Commit::Unneeded);
+        };
         let sentence =
             message::check_message(self.journal(), &self.snapshot(&self.parts(workload), workload));
         let headline = message::headline(self.journal(), &sentence);
@@ -212,12 +241,14 @@ impl Gang<'_> {
         match written {
             Ok(written) => *workload = written,
             Err(error) => {
+                self.revert_ledger();
                 self.keep_unreported(workload, steps, text, sentence);
                 return Err(error);
             }
         }
         self.scope.context.gang_state.registry.wrote(workload);
         self.stored.saved(text);
+        self.confirm_ledger();
         let (claims, plan) = (self.observed.claims.as_slice(), self.planned.outcome.as_ref());
         self.report_transitions(workload, &Transitions { steps, sentence, claims, plan });
         Ok(Commit::Written)

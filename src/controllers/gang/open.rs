@@ -4,7 +4,7 @@ use super::live_reads::OwnedLiveReads;
 use super::reconciled::LeftAlone;
 use super::scope::GangScope;
 use super::snapshot::{claims_of, nodes_of};
-use super::{Gang, Planned};
+use super::{Gang, Planned, Unwritten};
 use crate::api::{NodeClaim, Workload};
 use crate::controllers::Context;
 use crate::controllers::plans;
@@ -39,8 +39,8 @@ impl<'a> Gang<'a> {
             pods_listed: context.gang_state.registry.pods_listed(&scope.id),
             ..Observed::cached(claims, nodes)
         };
-        let (live_reads, planned) = (OwnedLiveReads::default(), Planned::default());
-        let mut gang = Self { scope, stored, observed, effective, live_reads, planned };
+        let (live_reads, planned, unwritten) = <(OwnedLiveReads, Planned, Unwritten)>::default();
+        let mut gang = Self { scope, stored, observed, effective, live_reads, planned, unwritten };
         let tolerated = gang.tolerated(workload);
         gang.observed.ignore_taints(&tolerated);
         Ok(Some(gang))

@@ -83,7 +83,10 @@ impl Gang<'_> {
     fn note_on_board(&self, workload: &Workload, snapshot: &Snapshot<'_>) {
         let (context, scope) = (self.scope.context, &self.scope);
         let explanation = Explanation::of(self.journal(), snapshot, &self.observed.claims);
-        let waits_for = self.planned.outcome.as_ref().map(Outcome::reasons).unwrap_or_default();
+        // A gang that runs without nodes waits for nothing, whatever nodes its plan would have now.
+        let may_wait = self.journal().state.holds_nodes() || !workload.is_admitted();
+        let outcome = self.planned.outcome.as_ref().filter(|_| may_wait);
+        let waits_for = outcome.map(Outcome::reasons).unwrap_or_default();
         let known = context.board().waits_for(&scope.id);
         let is_new = !waits_for.is_subset(&known);
         let entry = BoardEntry::new(&scope.id, workload, &scope.identity.check, self.journal(), explanation)

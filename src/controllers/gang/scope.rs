@@ -28,6 +28,8 @@ pub(super) struct GangScope<'a> {
     /// The Workload that owns the ProvisioningRequest, where the gang is that of one.
     pub owner: Option<String>,
     our_checks: &'a [String],
+    /// All checks of its Workload that Setu answers, itself or through ProvisioningRequests.
+    answered_checks: Vec<String>,
     /// The context's count of changes when the reconcile began.
     pub changes: u64,
 }
@@ -48,6 +50,7 @@ impl<'a> GangScope<'a> {
             front_end: workload.front_end(),
             owner: owner_ref(workload),
             our_checks,
+            answered_checks: context.answered_checks(workload),
             changes: context.changes(),
             identity,
         }
@@ -63,6 +66,7 @@ impl<'a> GangScope<'a> {
             workload,
             check: &self.identity.check,
             our_checks: self.our_checks,
+            answered_checks: &self.answered_checks,
             gang_label: &self.label,
             policy,
             selection: OptionSelection::From(0),

@@ -17,7 +17,7 @@ use crate::plan::market::Market;
 use crate::plan::observed_shapes::ObservedShapes;
 use crate::plan::offering::{Offering, SHORTAGE_TTL};
 use crate::plan::shape::Shape;
-use crate::plan::{ObstacleReason, OptionSelection, PendingNodes, Plan};
+use crate::plan::{ObstacleReason, OptionSelection, PendingNodes, Plan, Slot};
 use capacity_returns::CapacityReturns;
 use jiff::{SignedDuration, Timestamp};
 use known_capacity::{CapacityByGang, KnownCapacity};
@@ -206,7 +206,7 @@ impl Ledger {
         if let Some(entry) = self.entries.get(gang) {
             return entry.capacity.clone();
         }
-        let is_replacement = matches!(selection, OptionSelection::Like(_));
+        let is_replacement = matches!(selection, OptionSelection::Like { .. });
         let began = self.capacity_at_entry(gang).filter(|_| is_replacement);
         began.map_or_else(|| self.capacity_now(now), |began| began.or_market(self.market(now)))
     }
@@ -329,8 +329,10 @@ impl Ledger {
         if exhausted.is_empty() {
             return None;
         }
+        // A node that may become something else needs no turn.
+        let out = plan.wanted().filter(|slot| slot.is_exhausted(&exhausted));
         let wanted: BTreeSet<Offering> =
-            plan.offerings().into_iter().filter(|o| o.is_in(&exhausted)).collect();
+            out.flat_map(Slot::offerings).filter(|offering| offering.is_in(&exhausted)).collect();
         let others = self.entries.iter().filter(|(id, _)| *id != gang);
         others.flat_map(|(_, entry)| entry.offerings.intersection(&wanted)).next().cloned()
     }
@@ -432,6 +434,10 @@ mod tests {
             None,
             "what is not exhausted needs no turn"
         );
+        let mut either = plan("p5");
+        let template = Arc::make_mut(&mut either.slots[0].template);
+        template.spec.requirements[0].values.push("g5".to_owned());
+        assert_eq!(ledger.tried_by_others("b", &either, now), None, "another type may be had");
         assert_eq!(ledger.tried_by_others("a", &plan("p5"), now), None);
         assert_eq!(ledger.tried_by_others("b", &plan("p5"), now + SHORTAGE_TTL), None);
         assert!(ledger.remove("a") && !ledger.remove("a"));

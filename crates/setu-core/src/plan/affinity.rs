@@ -32,6 +32,15 @@ pub(super) fn selected(node: &Requirements, spec: &PodSpec) -> Result<Requiremen
 /// The field that selects Nodes by name.
 pub const NODE_NAME: &str = "metadata.name";
 
+/// A node's requirements, narrowed to those of a pod: once for each term of its required node affinity that can be met.
+pub(super) fn each_constrained(node: &Requirements, spec: &PodSpec) -> Vec<Requirements> {
+    let (Ok(selected), Ok(terms)) = (selected(node, spec), affinity_terms(spec)) else { return Vec::new() };
+    if terms.is_empty() {
+        return vec![selected];
+    }
+    terms.iter().filter_map(|term| with_term(&selected, term).ok()).collect()
+}
+
 /// The label keys that a pod selects on.
 pub fn keys(spec: &PodSpec) -> impl Iterator<Item = &str> {
     let terms = spec

@@ -3,7 +3,8 @@
 //! Rule: in doubt, a DaemonSet belongs on the node. If the taint keeps the device plugin off, the node never gets ready. A
 //! DaemonSet that was not counted takes the room of the gang's pods.
 
-use super::affinity::{constrained, keys};
+use super::affinity::{each_constrained, keys};
+use super::catalogue;
 use super::claim::Draft;
 use super::host_anti_affinity::shared_port;
 use super::resources::{self, Defaults};
@@ -11,8 +12,9 @@ use super::taints::{gang_taint, tolerates};
 use super::{Obstacle, PlanSnapshot};
 use crate::api::parameters::Pinning;
 use crate::api::pod::{PodSpec, ResourceList};
-use crate::api::requirements::{Values, is_reserved, is_well_known};
+use crate::api::requirements::{Requirements, Values, is_reserved, is_well_known};
 use crate::api::{DaemonSet, NodePool};
+use crate::names;
 use k8s_openapi::api::core::v1::Taint;
 
 /// Prefix of labels that only nodes set up by hand get.
@@ -98,7 +100,19 @@ fn name(daemon: &DaemonSet) -> String {
 /// Whether pods of this spec would run on a node made from this draft with these taints.
 fn belongs(spec: &PodSpec, draft: &Draft, taints: &[Taint]) -> bool {
     taints.iter().all(|taint| tolerates(&spec.tolerations, taint))
-        && constrained(&draft.requirements, spec).is_ok()
+        && each_constrained(&draft.requirements, spec).iter().any(|node| is_of_a_type(node, draft))
+}
+
+/// Whether a machine of the provider meets these requirements, which narrow those of the draft. True if the draft asks for no type of
+/// the provider's catalogue, or for one that it lacks.
+fn is_of_a_type(node: &Requirements, draft: &Draft) -> bool {
+    let Some(catalogue) = catalogue::of(draft.node_class_group()).filter(|_| *node != draft.requirements)
+    else {
+        return true;
+    };
+    let listed = draft.requirements.get(names::INSTANCE_TYPE).and_then(Values::listed);
+    let is_known = listed.into_iter().flatten().all(|name| catalogue.get(name).is_some());
+    !is_known || !catalogue.matching(node).is_empty() || catalogue.matching(&draft.requirements).is_empty()
 }
 
 /// Whether they would run once the node gets more labels. Device plugins select on labels that a feature discovery sets and that
@@ -127,7 +141,6 @@ mod tests {
     use super::*;
     use crate::api::parameters::PackingMode;
     use crate::api::parameters::Pinning;
-    use crate::names;
     use crate::plan::limit_ranges::LimitRanges;
     use serde_json::{Value, json};
     use std::sync::Arc;
@@ -195,6 +208,29 @@ mod tests {
     fn the_taint_is_set_where_every_daemon_set_of_the_node_tolerates_it() {
         assert_eq!(pinned(&[]), (Pinning::SelectorAndTaint, Vec::new()));
         assert_eq!(pinned(&[json!({"tolerations": everything()})]).0, Pinning::SelectorAndTaint);
+    }
+
+    #[test]
+    fn a_daemon_set_for_types_that_the_pool_does_not_have_does_not_count() {
+        let pinned = |selector: Value| {
+            let class = json!({"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"});
+            let asked = json!([{"key": "karpenter.k8s.aws/instance-category", "operator": "In", "values": ["c", "g"]}]);
+            let arch = json!([{"key": names::ARCH, "operator": "In", "values": ["amd64"]}]);
+            let requirements: Vec<Value> =
+                [asked, arch].iter().flat_map(|l| l.as_array().unwrap().clone()).collect();
+            let template = json!({"spec": {"requirements": requirements, "nodeClassRef": class}});
+            let mut world = Fixture::new();
+            world.objects.node_pools = vec![pool("gpu", &json!({"spec": {"template": template}}))];
+            world.objects.daemon_sets = vec![daemon_set("d", &json!({"nodeSelector": selector}))];
+            world.provisioned().pinning
+        };
+        for (key, value, expected) in [
+            ("karpenter.k8s.aws/instance-gpu-manufacturer", "nvidia", Pinning::Selector),
+            ("karpenter.k8s.aws/instance-accelerator-name", "trainium", Pinning::SelectorAndTaint),
+            (names::INSTANCE_TYPE, "trn1.32xlarge", Pinning::SelectorAndTaint),
+        ] {
+            assert_eq!(pinned(json!({key: value})), expected, "{key}");
+        }
     }
 
     #[test]

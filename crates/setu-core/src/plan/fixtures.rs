@@ -183,6 +183,7 @@ impl Fixture {
             workload: &self.workload,
             check: "prov",
             our_checks: &self.checks,
+            answered_checks: &self.checks,
             gang_label: "g1",
             policy: &self.policy,
             selection: self.selection,

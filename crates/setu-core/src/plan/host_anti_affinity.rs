@@ -1,6 +1,7 @@
 //! Which pods of a gang may not run on one node, according to their templates.
 //!
-//! Rule: in doubt, they may not. One more node costs money, but a pod without a place keeps the gang from running.
+//! Rule: in doubt, they may not. One more node costs money, but a pod without a place keeps the gang from running. Within a pod
+//! set, a selector on a label that neither the template has nor a controller adds is about pods of others.
 
 use crate::api::pod::PodSpec;
 use crate::api::workload::PodSet;
@@ -14,7 +15,7 @@ use std::collections::BTreeMap;
 pub fn per_node(pod_set: &PodSet) -> u32 {
     let (spec, labels) = (&pod_set.template.spec, &pod_set.template.metadata.labels);
     let is_apart =
-        excluded_pods(spec).any(|selector| selector.is_none_or(|selector| may_select(selector, labels)));
+        excluded_pods(spec).any(|selector| selector.is_none_or(|selector| surely_selects(selector, labels)));
     if is_apart || ports(spec).next().is_some() {
         return 1;
     }
@@ -197,6 +198,10 @@ mod tests {
         ] {
             assert_eq!(per_node(&set(&js, &spec)), most, "{spec}");
         }
+        // The template has no such label, so the rule is about pods of others.
+        assert_eq!(per_node(&set(&json!({}), &anti(&own))), u32::MAX);
+        let by_job = json!({"matchLabels": {"batch.kubernetes.io/job-name": "train"}});
+        assert_eq!(per_node(&set(&json!({}), &anti(&by_job))), 1, "the Job adds that label");
         // Each set may have two pods on a node, but not both sets together.
         let (one, same) = (set(&js, &spread(2, &own)), set(&js, &spread(2, &own)));
         assert!(exclude_each_other(&one, &same));

@@ -119,6 +119,8 @@ pub struct PlanRequest<'a> {
     pub check: &'a str,
     /// All of Setu's checks on this Workload, sorted.
     pub our_checks: &'a [String],
+    /// All checks of this Workload that Setu answers, itself or through ProvisioningRequests.
+    pub answered_checks: &'a [String],
     /// Value of the gang's label on its nodes.
     pub gang_label: &'a str,
     /// The gang's policy.
@@ -142,7 +144,12 @@ pub enum OptionSelection<'a> {
         /// One claim of each kind of the gang's nodes. They identify the option if prices have changed since.
         begun: &'a [NodeClaim],
     },
-    /// The option that gives nodes like these, which the gang has already. It counts as accepted. One claim of each
-    /// kind is enough.
-    Like(&'a [NodeClaim]),
+    /// The option that gives nodes like those that the gang has already. It counts as accepted.
+    Like {
+        /// One claim of each kind of the gang's nodes.
+        begun: &'a [NodeClaim],
+        /// Hash of the plan that was accepted, as far as it is known. Of several options, it tells which one gave the nodes that
+        /// are missing now.
+        plan: Option<&'a str>,
+    },
 }

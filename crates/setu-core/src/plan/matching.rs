@@ -78,6 +78,12 @@ impl Plan {
         claims.iter().all(|claim| groups.iter().any(|(slot, _)| is_like(slot, claim)))
     }
 
+    /// Whether each of these claims has a matching node in its slot of the plan.
+    pub(super) fn has_like_in_slots(&self, claims: &[NodeClaim]) -> bool {
+        let in_slot = |claim: &NodeClaim| self.slots.iter().find(|slot| Some(slot.index) == claim.slot());
+        claims.iter().all(|claim| in_slot(claim).is_some_and(|slot| is_like(slot, claim)))
+    }
+
     /// Takes over the instance types of these claims, for nodes that differ from a claim only in their types: price changes reorder
     /// the cheapest types. If volumes may have been bound since (`narrows`), nodes may also be in fewer zones. `None` if no nodes
     /// match a claim.
@@ -307,7 +313,8 @@ mod tests {
         let first = world.provisioned();
         let begun = begun(&first);
         world.objects.daemon_sets = vec![fixtures::daemon_set("agent", &json!({}))];
-        let request = PlanRequest { selection: OptionSelection::Like(&begun), ..world.request() };
+        let request =
+            PlanRequest { selection: OptionSelection::Like { begun: &begun, plan: None }, ..world.request() };
         let Outcome::Provision(now) = crate::plan::plan(&world.cluster(), &request) else {
             panic!("no plan")
         };
@@ -328,7 +335,7 @@ mod tests {
             let now = planned(&world, &after, OptionSelection::From(0)).unwrap();
             assert_ne!(now.hash(), first.hash(), "the list is another");
             let begun = begun(&first);
-            let again = planned(&world, &after, OptionSelection::Like(&begun)).unwrap();
+            let again = planned(&world, &after, OptionSelection::Like { begun: &begun, plan: None }).unwrap();
             assert_eq!(again.hash(), first.hash(), "{zones:?}");
             assert!(!now.is_hashed(&first.hash()) && now.replaces(&first.hash()), "{zones:?}");
             let of_earlier_release = first.hash().split('.').next().unwrap().to_owned();
@@ -336,7 +343,11 @@ mod tests {
             let of_last_release = format!("{of_earlier_release}.{}", first.hash_of(super::without_types));
             assert!(now.replaces(&of_last_release));
             world.objects.node_pools = pools("c");
-            assert_eq!(planned(&world, &after, OptionSelection::Like(&begun)), None, "those are other nodes");
+            assert_eq!(
+                planned(&world, &after, OptionSelection::Like { begun: &begun, plan: None }),
+                None,
+                "those are other nodes"
+            );
         }
     }
 }

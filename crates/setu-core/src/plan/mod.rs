@@ -178,7 +178,7 @@ pub fn plan(cluster: &PlanSnapshot<'_>, request: &PlanRequest<'_>) -> Outcome {
     }
     let first = if let OptionSelection::From(first) = request.selection { first } else { 0 };
     let mut tried = TriedOptions::none(&options);
-    let (mut second_best, mut similar) = (None, None);
+    let (mut second_best, mut alike, mut similar) = (None, None, None);
     for (index, option) in (0..).zip(&options).skip(usize::try_from(first.min(last)).unwrap_or(usize::MAX)) {
         let plan = match plan_of(index, option) {
             Ok(plan) => plan,
@@ -193,16 +193,17 @@ pub fn plan(cluster: &PlanSnapshot<'_>, request: &PlanRequest<'_>) -> Outcome {
             return Outcome::Provision(tried.recorded_in(plan, cluster, request.policy));
         }
         let shortage = tried::shortage(cluster, &plan);
+        alike = alike.or_else(|| is_alike(request, &plan).then(|| plan.clone()));
         similar = similar.or_else(|| is_similar(request, &plan).then(|| plan.clone()));
         let next = match request.selection {
-            OptionSelection::Like(claims) => like(plan, claims),
+            OptionSelection::Like { begun, .. } => like(plan, begun),
             // Capacity that ran out lately is tried again, unless Karpenter's metrics report that it is out.
             _ => Some(plan).filter(|_| shortage.as_ref().is_none_or(|s| s.reported_until.is_none())),
         };
         tried.exhausted.extend(shortage.map(|shortage| (option, shortage)));
         second_best = second_best.or(next);
     }
-    match second_best.or(similar) {
+    match alike.or(second_best).or(similar) {
         Some(plan) => Outcome::Provision(tried.recorded_in(plan, cluster, request.policy)),
         None => outcome::closed(&tried.obstacles()),
     }
@@ -211,14 +212,21 @@ pub fn plan(cluster: &PlanSnapshot<'_>, request: &PlanRequest<'_>) -> Outcome {
 /// Whether no later option is tried.
 fn is_taken(cluster: &PlanSnapshot<'_>, request: &PlanRequest<'_>, plan: &Plan) -> bool {
     match request.selection {
-        OptionSelection::Like(claims) => plan.has_like(claims),
+        OptionSelection::Like { begun, plan: hash } => {
+            plan.has_like_in_slots(begun) && hash.is_none_or(|hash| plan.replaces(hash))
+        }
         OptionSelection::From(_) | OptionSelection::Accepted { .. } => !plan.is_exhausted(cluster.exhausted),
     }
 }
 
+/// Whether a plan for a gang with nodes gives nodes like them, maybe in other slots.
+fn is_alike(request: &PlanRequest<'_>, plan: &Plan) -> bool {
+    matches!(request.selection, OptionSelection::Like { begun, .. } if plan.has_like(begun))
+}
+
 /// Whether a plan for a gang with nodes gives nodes like them, of which DaemonSets may take more by now.
 fn is_similar(request: &PlanRequest<'_>, plan: &Plan) -> bool {
-    matches!(request.selection, OptionSelection::Like(claims) if plan.has_similar(claims))
+    matches!(request.selection, OptionSelection::Like { begun, .. } if plan.has_similar(begun))
 }
 
 /// Whether planning waits a moment for the obstacle to clear, instead of taking another option.
@@ -277,7 +285,7 @@ fn gated(
     let plan = held::to_reservations(plan, cluster, request);
     let plan = priced(cluster, request, plan);
     match request.selection {
-        OptionSelection::Accepted { .. } | OptionSelection::Like(_) => {
+        OptionSelection::Accepted { .. } | OptionSelection::Like { .. } => {
             gates::require_ready_pools(cluster, request, plan)
         }
         OptionSelection::From(_) => gates::require_open(cluster, request, plan),

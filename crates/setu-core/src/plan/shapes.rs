@@ -8,12 +8,13 @@ mod measured;
 use super::catalogue::{self, Catalogue};
 use super::market::Market;
 use super::resources;
-use super::shape::{Accelerators, Shape, devices};
+use super::shape::{Accelerators, DISK, Shape, devices};
 use super::source::Source;
 use crate::api::parameters::StatedShape;
 use crate::api::pod::ResourceList;
 use crate::api::requirements::Requirements;
 use crate::names;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -24,6 +25,17 @@ fn by_others(shown: &ResourceList, listed: &ResourceList) -> ResourceList {
     least.retain(|key, _| !resources::is_device(key));
     least.extend(devices(listed));
     least
+}
+
+/// Whether the NodeClass decides how much of a resource a node has, whatever its type.
+fn is_of_node_class(resource: &str) -> bool {
+    resource == DISK || resource.starts_with("hugepages-")
+}
+
+/// The resources of a list that the NodeClass decides.
+fn of_node_class(list: &ResourceList) -> impl Iterator<Item = (String, Quantity)> {
+    let decided = list.iter().filter(|(resource, _)| is_of_node_class(resource));
+    decided.map(|(resource, amount)| (resource.clone(), amount.clone()))
 }
 
 /// The known types that a node with these requirements may be of.
@@ -67,7 +79,7 @@ pub struct Sources<'a> {
 }
 
 /// One shape for each type on a NodePool: what its own nodes showed, or else the least of what other pools' nodes showed, the
-/// catalogue, and what is expected of its own.
+/// catalogue, and what is expected of its own. Nodes of other pools do not show what the NodeClass decides.
 fn of_pool(learnt: &[Shape], node_pool: &str, catalogue: Option<&Catalogue>) -> Vec<Shape> {
     let types: BTreeSet<&str> = learnt.iter().map(|shape| shape.instance_type.as_str()).collect();
     let least = |a: Shape, b: &Shape| Shape {
@@ -79,9 +91,12 @@ fn of_pool(learnt: &[Shape], node_pool: &str, catalogue: Option<&Catalogue>) -> 
     let of_type = |instance_type: &str| {
         let all: Vec<&Shape> = learnt.iter().filter(|s| s.instance_type == instance_type).collect();
         let is_own = |shape: &Shape| shape.node_pool == node_pool;
-        if let Some(own) = all.iter().find(|s| is_own(s) && s.is_shown()) {
-            return Some((*own).clone());
+        let own = all.iter().copied().filter(|shape| is_own(shape));
+        if let Some(own) = own.clone().find(|shape| shape.is_shown()) {
+            return Some(own.clone());
         }
+        let mut by_node_class = ResourceList::new();
+        own.for_each(|own| by_node_class.extend(of_node_class(&own.allocatable)));
         let any_shown = all.iter().any(|s| s.is_shown());
         let (shown, expected): (Vec<&Shape>, Vec<&Shape>) = all.into_iter().partition(|s| s.is_shown());
         let counts = |shape: &&Shape| !any_shown || is_own(shape);
@@ -91,6 +106,8 @@ fn of_pool(learnt: &[Shape], node_pool: &str, catalogue: Option<&Catalogue>) -> 
         if let Some(listed) = catalogue.and_then(|c| c.get(instance_type)).filter(|_| any_shown) {
             known.allocatable = by_others(&known.allocatable, &listed.shape.allocatable);
         }
+        known.allocatable.retain(|resource, _| !is_of_node_class(resource));
+        known.allocatable.extend(by_node_class);
         Some(known)
     };
     types.into_iter().filter_map(of_type).collect()
@@ -356,6 +373,34 @@ mod tests {
         assert_eq!(of(&learnt, "third"), ["8", "20"]);
         let listed = of(&[], "third");
         assert_eq!(of(&learnt[1..], "third"), listed, "no more pods than the catalogue lists");
+    }
+
+    #[test]
+    fn disks_and_huge_pages_of_another_pool_say_nothing_about_this_one() {
+        let shown = |pool: &str, disk: &str| Shape {
+            node_pool: pool.into(),
+            allocatable: serde_json::from_value(
+                json!({"cpu": "7", "ephemeral-storage": disk, "hugepages-2Mi": "0"}),
+            )
+            .unwrap(),
+            ..node("n", "7", 1)
+        };
+        let asked = requirements(&json!([is(names::INSTANCE_TYPE, "m5")]));
+        let of = |stated: &[StatedShape], learnt: &[Shape]| {
+            let shape = known(from(stated, learnt), &asked, "gpu").shapes.remove(0);
+            ["cpu", "ephemeral-storage", "hugepages-2Mi"]
+                .map(|key| shape.allocatable.get(key).map(|a| a.0.clone()))
+        };
+        let some = |text: &str| Some(text.to_owned());
+        let others = [shown("other", "17Gi")];
+        assert_eq!(of(&[], &others), [some("7"), None, None]);
+        let all = [shown("other", "17Gi"), shown("gpu", "400Gi")];
+        assert_eq!(of(&[], &all), [some("7"), some("400Gi"), some("0")]);
+        let large: Vec<StatedShape> = serde_json::from_value(json!([
+            {"instanceType": "m5", "allocatable": {"cpu": 8, "ephemeral-storage": "450Gi"}},
+        ]))
+        .unwrap();
+        assert_eq!(of(&large, &others), [some("7"), some("450Gi"), None]);
     }
 
     #[test]

@@ -25,9 +25,10 @@ pub fn timed(outcome: Outcome, request: &PlanRequest<'_>) -> Outcome {
     }
 }
 
-/// Checks that are not Ready, of other controllers or of Setu's with an earlier name. Two of Setu's do not wait for each other.
+/// Checks that are not Ready, of other controllers or that Setu answers and that have an earlier name. Two that Setu answers do not
+/// wait for each other.
 fn others<'w>(request: &PlanRequest<'w>) -> Vec<&'w str> {
-    let is_other = |name: &String| !request.our_checks.contains(name) || name.as_str() < request.check;
+    let is_other = |name: &String| !request.answered_checks.contains(name) || name.as_str() < request.check;
     let open = request.workload.checks().iter().filter(|c| is_other(&c.name) && c.state != Verdict::Ready);
     open.map(|c| c.name.as_str()).collect()
 }
@@ -66,6 +67,17 @@ mod tests {
         assert!(waits.ends_with("they are created once check alpha is Ready"), "{waits}");
         assert_eq!(summary("alpha", "Ready"), "provisioned");
         assert_eq!(summary("zeta", "Pending"), "provisioned", "that one waits for this one");
+    }
+
+    #[test]
+    fn a_check_that_setu_answers_by_requests_waits_for_no_later_one_either() {
+        let entry = |name: &str| json!({"name": name, "state": "Pending", "lastTransitionTime": "2026-01-01T00:00:00Z", "message": ""});
+        let mut world =
+            Fixture::new().workload(&json!({"status": {"admissionChecks": [entry("prov"), entry("zeta")]}}));
+        world.policy.strategy = StrategyType::LastCheck;
+        let answered = ["prov".to_owned(), "zeta".to_owned()];
+        let request = PlanRequest { answered_checks: &answered, ..world.request() };
+        assert!(matches!(timed(Fixture::new().plan(), &request), Outcome::Provision(_)));
     }
 
     #[test]

@@ -454,8 +454,10 @@ mod tests {
         assert_eq!(world.provisioned().tier, 0);
         let world = two_tiers();
         let begun = [(*on_demand.slots[0].template).clone()];
-        let request =
-            crate::plan::PlanRequest { selection: OptionSelection::Like(&begun), ..world.request() };
+        let request = crate::plan::PlanRequest {
+            selection: OptionSelection::Like { begun: &begun, plan: None },
+            ..world.request()
+        };
         let Outcome::Provision(plan) = crate::plan::plan(&world.cluster(), &request) else {
             panic!("no plan")
         };

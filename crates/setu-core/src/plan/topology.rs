@@ -421,7 +421,10 @@ mod tests {
 
     /// The zones of each node, in the order of the slots.
     fn zones(world: &Fixture) -> Vec<String> {
-        let plan = world.provisioned();
+        zones_of(&world.provisioned())
+    }
+
+    fn zones_of(plan: &crate::plan::Plan) -> Vec<String> {
         let zone = |slot: &super::super::Slot| {
             let requirements = &slot.template.spec.requirements;
             requirements.iter().find(|r| r.key == names::ZONE).unwrap().values.join(" ")
@@ -552,6 +555,16 @@ mod tests {
         two.exhausted = two.provisioned().offerings();
         two.exhausted.retain(|offering| offering.zone == "a");
         assert_eq!(zones(&two), ["b", "c"]);
+        let begun = two.provisioned();
+        let hash = begun.hash();
+        let mut left = (*begun.slots[0].template).clone();
+        left.metadata.labels.get_or_insert_default().insert(names::NODEPOOL.to_owned(), "gpu".to_owned());
+        left.metadata.annotations.get_or_insert_default().insert(names::SLOT.to_owned(), "0".to_owned());
+        two.exhausted.clear();
+        let selection = crate::plan::OptionSelection::Like { begun: &[left], plan: Some(&hash) };
+        let request = crate::plan::PlanRequest { selection, ..two.request() };
+        let Outcome::Provision(plan) = crate::plan::plan(&two.cluster(), &request) else { panic!("no plan") };
+        assert_eq!(zones_of(&plan), ["b", "c"], "the lost node comes back to its zone");
         let message = refusal(&world(3, &apart, &["a", "b"]));
         assert!(message.contains("podAntiAffinity, so 3 pods need as many values"), "{message}");
         assert!(message.contains("offers 2 (a, b)"), "{message}");

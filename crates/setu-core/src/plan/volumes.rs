@@ -651,7 +651,7 @@ mod tests {
         let begun = [(*first.slots[0].template).clone()];
         let now = bound(&json!([term(EBS, &["b"])]));
         let request = super::super::PlanRequest {
-            selection: super::super::OptionSelection::Like(&begun),
+            selection: super::super::OptionSelection::Like { begun: &begun, plan: None },
             ..now.request()
         };
         let Outcome::Provision(plan) = super::super::plan(&now.cluster(), &request) else {

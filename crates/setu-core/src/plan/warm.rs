@@ -6,6 +6,7 @@
 use super::lifetime::{self, lasts};
 use super::outcome::Plan;
 use super::reservations::ids;
+use super::resources;
 use crate::api::duration::Span;
 use crate::api::node_claim::{NodeClaimSpec, Requirement};
 use crate::api::{Node, NodeClaim, Workload};
@@ -32,10 +33,19 @@ pub fn free_for<'k>(
     now: Timestamp,
 ) -> Vec<NodeClaim> {
     let job = lifetime::of_job(workload);
-    let can_run_pods =
-        |claim: &NodeClaim| claim.node_name().and_then(&node).is_some_and(|node| node.takes_pods());
+    let can_run_pods = |claim: &NodeClaim| {
+        let node = claim.node_name().and_then(&node);
+        node.is_some_and(|node| node.takes_pods() && has_devices(claim, &node))
+    };
     let is_meant = |claim: &&NodeClaim| is_free(claim, job, now) && can_run_pods(claim);
     kept.into_iter().filter(is_meant).cloned().collect()
+}
+
+/// Whether a Node still has all devices that its claim needs. One may have failed since its last gang.
+fn has_devices(claim: &NodeClaim, node: &Node) -> bool {
+    let mut devices = claim.needs().into_owned();
+    devices.retain(|resource, _| resources::is_device(resource));
+    resources::first_insufficient(&devices, &node.status.allocatable).is_none()
 }
 
 /// Who nodes are kept for, and how long.
@@ -82,7 +92,8 @@ pub fn matches<'w>(
     }
     let taken = |(slot, wanted)| {
         let (alike, allowed) = (free.get_mut(&shape(wanted))?, ids(wanted));
-        let at = alike.iter().position(|claim| ids(claim).is_subset(&allowed))?;
+        let fits = |claim: &&NodeClaim| ids(claim).is_subset(&allowed) && has_type_of(wanted, claim);
+        let at = alike.iter().position(fits)?;
         Some((slot, alike.remove(at)?))
     };
     slots.into_iter().filter_map(taken).collect()
@@ -99,15 +110,29 @@ pub fn reusing(plan: Plan, kept: &[NodeClaim]) -> Plan {
     Plan { reused: reused.into(), ..plan }
 }
 
+/// Whether the node of a claim is of a type that the wanted one may have. Prices change which types are listed.
+fn has_type_of(wanted: &NodeClaim, claim: &NodeClaim) -> bool {
+    let listed = |claim: &NodeClaim| {
+        let of_types = claim.spec.requirements.iter().filter(|asked| is_list_of_types(asked));
+        of_types.flat_map(|asked| asked.values.clone()).collect::<BTreeSet<String>>()
+    };
+    let (wanted, asked) = (listed(wanted), listed(claim));
+    wanted == asked || wanted.contains(claim.label(names::INSTANCE_TYPE))
+}
+
+fn is_list_of_types(asked: &Requirement) -> bool {
+    asked.key == names::INSTANCE_TYPE && asked.operator == "In"
+}
+
 /// Everything that Karpenter decides by, so two nodes with equal shapes are interchangeable. Ignores which gang the taint names,
-/// and which capacity reservations are allowed.
+/// which capacity reservations are allowed, and which instance types are listed.
 fn shape(claim: &NodeClaim) -> String {
     let mut spec: NodeClaimSpec = claim.spec.clone();
     for taint in spec.taints.iter_mut().filter(|taint| taint.key == names::GANG) {
         taint.value = None;
     }
-    let of_reservations = |asked: &&mut Requirement| asked.key == names::RESERVATION_ID;
-    spec.requirements.iter_mut().filter(of_reservations).for_each(|asked| asked.values.clear());
+    let is_open = |asked: &&mut Requirement| asked.key == names::RESERVATION_ID || is_list_of_types(asked);
+    spec.requirements.iter_mut().filter(is_open).for_each(|asked| asked.values.clear());
     let spec = serde_json::to_string(&spec).unwrap_or_default();
     let besides = [names::NODEPOOL_HASH, names::DEVICES, names::UNREQUESTED].map(|key| claim.annotation(key));
     format!("{} {spec} {}", claim.label(names::NODEPOOL), besides.join(" "))
@@ -177,6 +202,21 @@ mod tests {
     }
 
     #[test]
+    fn a_node_fits_while_its_type_is_among_those_that_prices_leave() {
+        let listing = |types: &[&str], is: &str| {
+            changed(claim("a", "1", "g"), |c| {
+                c["metadata"]["labels"][names::INSTANCE_TYPE] = json!(is);
+                c["spec"]["requirements"] =
+                    json!([{"key": names::INSTANCE_TYPE, "operator": "In", "values": types}]);
+            })
+        };
+        let kept = [listing(&["g5.xlarge", "g5.2xlarge"], "g5.xlarge")];
+        for (types, fits) in [(&["g5.xlarge", "g6.xlarge"], true), (&["g5.2xlarge", "g6.xlarge"], false)] {
+            assert_eq!(found(&[listing(types, "")], &kept).len(), usize::from(fits), "{types:?}");
+        }
+    }
+
+    #[test]
     fn a_node_that_ends_soon_drifts_or_is_not_initialized_is_not_free() {
         assert!(is_free(&claim("a", "1", "old"), None, at(90)));
         assert!(!is_free(&claim("a", "1", "old"), None, at(95)));
@@ -186,6 +226,25 @@ mod tests {
         assert!(!is_free(&changed(claim("a", "1", "old"), going), None, at(90)));
         assert!(!is_free(&changed(claim("a", "1", "old"), drifts), None, at(90)));
         assert!(!is_free(&changed(claim("a", "1", "old"), endless), None, at(90)));
+    }
+
+    #[test]
+    fn a_kept_node_that_lost_a_device_is_not_free() {
+        let kept = changed(claim("a", "8", "old"), |c| c["status"]["nodeName"] = json!("n"));
+        let workload: Workload =
+            serde_json::from_value(json!({"metadata": {}, "spec": {"podSets": []}})).unwrap();
+        let free = |gpus: &str| {
+            let node: Node = serde_json::from_value(json!({
+                "metadata": {"name": "n"},
+                "status": {
+                    "allocatable": {"nvidia.com/gpu": gpus},
+                    "conditions": [{"type": "Ready", "status": "True"}],
+                },
+            }))
+            .unwrap();
+            free_for(&workload, [&kept], |_| Some(Arc::new(node.clone())), at(90)).len()
+        };
+        assert_eq!([free("8"), free("7")], [1, 0]);
     }
 
     #[test]

@@ -30,7 +30,7 @@ async fn act(stage: &Stage) -> Result<()> {
         {"until": {"job": "first", "admitted": true, "runningOnOwnNodes": 2, "claims": 2, "attempt": 1}},
     ]))
     .await?;
-    play.until("two machines run", SETTLED, async |play| Ok(play.instances().await?.len() == 2)).await?;
+    play.audit(2).await?;
     for object in objects.iter().rev() {
         let text = |at: &str| object.pointer(at).and_then(Value::as_str).unwrap_or_default();
         play.world.delete(text("/kind"), text("/metadata/name")).await?;

@@ -76,11 +76,11 @@ fn orphan_reason(claim: &NodeClaim, owner: OwnerStatus<'_>, now: Timestamp) -> O
     if workload.is_replaced() && workload.is_admitted() {
         return (!owner.slice_lives).then_some(OrphanReason::SlicesOver);
     }
-    let check_gone = owner.check_missing.is_some_and(|since| since + CHECK_MISSING <= now);
+    let check_gone = owner.check_missing.is_some_and(|since| now.duration_since(since) >= CHECK_MISSING);
     if workload.is_admitted() {
         // If its check is no longer ours or its journal is unreadable, nothing else frees its nodes.
         let finished = condition::since(workload.conditions(), "Finished").filter(|_| workload.is_finished());
-        let is_over = finished.is_some_and(|at| at + RELEASE_GRACE <= now);
+        let is_over = finished.is_some_and(|at| now.duration_since(at) >= RELEASE_GRACE);
         let is_left = || check_gone && runs_elsewhere(claim, workload, now);
         return is_over
             .then_some(OrphanReason::GangOver)

@@ -14,7 +14,7 @@ const QUIET: SignedDuration = SignedDuration::from_mins(5);
 
 /// Whether a Node has our labels and a silent kubelet, and is not being deleted.
 pub fn is_silent(node: &Node, now: Timestamp) -> bool {
-    let quiet = node.silent_since().is_some_and(|since| since + QUIET <= now);
+    let quiet = node.silent_since().is_some_and(|since| now.duration_since(since) >= QUIET);
     let ours = node.label(names::MANAGED_BY) == names::SETU && !node.label(names::NODEPOOL).is_empty();
     quiet && ours && node.metadata.deletion_timestamp.is_none()
 }
@@ -106,6 +106,15 @@ mod tests {
             strange.metadata.labels.as_mut().unwrap().remove(key);
             assert!(!is_silent(&strange, later), "without {key} it is nobody's business of ours");
         }
+    }
+
+    #[test]
+    fn a_node_that_is_silent_since_the_end_of_time_is_not_deleted() {
+        let mut node = node("Unknown", false);
+        let end = Timestamp::MAX.to_string();
+        let conditions = json!([{"type": "Ready", "status": "Unknown", "lastTransitionTime": end}]);
+        node.status = serde_json::from_value(json!({"conditions": conditions})).unwrap();
+        assert!(!is_silent(&node, at(0)));
     }
 
     #[test]

@@ -202,7 +202,13 @@ fn next(attempt: &Attempt<'_>) -> String {
     if journal.state.is_approved()
         && let Reservation::Held { phase: Admitted | AdmittedPods | Running, .. } = snapshot.reservation
     {
-        return "its nodes are given back when the Job has ended".to_owned();
+        let has_nodes = journal.state.holds_nodes();
+        let words = if has_nodes {
+            "its nodes are given back when the Job has ended"
+        } else {
+            "nothing: its pods need no nodes of Setu's"
+        };
+        return words.to_owned();
     }
     match (&journal.state, snapshot.plan) {
         (State::Validating, Some(Outcome::Wait(_))) => WHEN_THAT_CHANGES.to_owned(),

@@ -15,10 +15,13 @@ use crate::plan::cost::Cost;
 use crate::plan::passed_over::{self, PassedOver};
 use crate::plan::{ObstacleReason, Outcome};
 use crate::words::{counted, to_the_second};
+use jiff::{SignedDuration, Timestamp};
 
 /// Gangs of at least this many nodes get an Event for each quarter that is ready. For smaller gangs the transitions are enough,
 /// and each Event is a write.
 const REPORTED_BY_QUARTERS: u32 = 16;
+/// They get none in this time after they began to wait. Nodes of a fast provider are all ready by then.
+const QUIET: SignedDuration = SignedDuration::from_secs(10);
 
 /// Separates the current state from the next step in a text.
 pub const NEXT: &str = ". Next: ";
@@ -212,7 +215,7 @@ pub fn of_wait(journal: &Journal, snapshot: &Snapshot<'_>, text: &str) -> Option
             }
             obstacle.reason.to_string()
         }
-        (State::WaitingReady, _) if journal.memory.slots >= REPORTED_BY_QUARTERS => {
+        (State::WaitingReady, _) if reports_quarters(journal, snapshot.now) => {
             match Attempt::of(journal, snapshot).ready().saturating_mul(4) / journal.memory.slots.max(1) {
                 quarters @ 1..4 => format!("{quarters}/4 ready"),
                 _ => return None,
@@ -221,6 +224,12 @@ pub fn of_wait(journal: &Journal, snapshot: &Snapshot<'_>, text: &str) -> Option
         _ => return None,
     };
     Some(Notice { topic, ..Notice::new("GangWaiting", text) })
+}
+
+/// Whether a gang that waits for its nodes gets an Event for each quarter that is ready.
+fn reports_quarters(journal: &Journal, now: Timestamp) -> bool {
+    let entered = journal.history.last().map_or(journal.trace.since, |last| last.at);
+    journal.memory.slots >= REPORTED_BY_QUARTERS && now.duration_since(entered) >= QUIET
 }
 
 #[cfg(test)]
@@ -233,7 +242,6 @@ mod tests {
     use crate::plan::cost::Unpriced;
     use crate::plan::pod_set_labels::PodSetLabels;
     use crate::policy::Policy;
-    use jiff::Timestamp;
     use std::collections::BTreeMap;
 
     fn reported(events: &[Event]) -> Vec<(&'static str, bool)> {
@@ -382,11 +390,12 @@ mod tests {
     }
 
     #[test]
-    fn only_large_gangs_get_an_event_per_quarter() {
-        let (now, policy) = (Timestamp::UNIX_EPOCH, Policy::default());
+    fn only_large_gangs_that_wait_long_get_an_event_per_quarter() {
+        let (began, policy) = (Timestamp::UNIX_EPOCH, Policy::default());
         let reservation = Reservation::Gone(Ending::Finished);
-        let reported = |slots: u32, ready: u32| {
-            let mut journal = Journal::new("uid", AdmissionId("1-0-a".into()), now, None);
+        let reported_after = |wait: SignedDuration, slots: u32, ready: u32| {
+            let now = began + wait;
+            let mut journal = Journal::new("uid", AdmissionId("1-0-a".into()), began, None);
             journal.state = State::WaitingReady;
             (journal.memory.attempt, journal.memory.slots) = (1, slots);
             let claim = |slot: u32| ClaimView::new(&slot.to_string(), 1, slot, Health::Ready { since: now });
@@ -394,10 +403,12 @@ mod tests {
             let snapshot = Snapshot { claims: &claims, ..Snapshot::of(now, &reservation, &policy) };
             of_wait(&journal, &snapshot, "where it is").map(|notice| notice.topic)
         };
+        let reported = |slots, ready| reported_after(QUIET, slots, ready);
         assert_eq!(
             [reported(16, 3), reported(16, 4), reported(16, 16)],
             [None, Some("1/4 ready".to_owned()), None]
         );
         assert_eq!(reported(15, 8), None);
+        assert_eq!(reported_after(QUIET - SignedDuration::from_secs(1), 16, 8), None);
     }
 }

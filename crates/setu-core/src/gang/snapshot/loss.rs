@@ -9,6 +9,7 @@ use crate::api::{NodePool, condition};
 use crate::gang::identity::GangIdentity;
 use crate::gang::statechart::failure::{Failure, FailureClass};
 use crate::gang::statechart::journal::{Journal, Memory};
+use crate::gang::statechart::state::{Nodes, State};
 use jiff::{SignedDuration, Timestamp};
 use std::collections::BTreeMap;
 
@@ -144,7 +145,9 @@ pub fn losses(
         let last = || last_known(memory, identity, records, slot);
         let (generation, name) = claim.map_or_else(last, |c| (c.generation, c.name.clone()));
         records.refresh(&name);
-        let (gone_claim, pool_fault) = records.note_missing(&name, now);
+        let (mut gone_claim, pool_fault) = records.note_missing(&name, now);
+        // Each node of a gang that may run was ready once. A new leader has no record of the claim.
+        gone_claim.launched |= journal.state == State::Approved { nodes: Nodes::Held };
         let loss = Loss::of(slot, claim, &gone_claim, pool_fault.as_ref(), now);
         Some((slot, if generation < memory.generation { loss.superseded() } else { loss }))
     };

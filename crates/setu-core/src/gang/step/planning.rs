@@ -62,7 +62,7 @@ impl<'a> Planning<'a> {
             }
             // Replaced nodes are like the lost ones, whatever their tier.
             (State::Provisioning | State::Approved { .. }, _) if !self.is_mixed() && !kinds.is_empty() => {
-                OptionSelection::Like(kinds)
+                OptionSelection::Like { begun: kinds, plan: self.journal.memory.plan.as_deref() }
             }
             _ => OptionSelection::From(self.journal.memory.option.index),
         }
@@ -323,7 +323,10 @@ mod tests {
         };
         assert!(waits(OptionSelection::From(0), offering.as_ref()));
         assert!(!waits(OptionSelection::From(0), None));
-        assert!(!waits(OptionSelection::Like(&[]), offering.as_ref()), "it has nodes of this kind already");
+        assert!(
+            !waits(OptionSelection::Like { begun: &[], plan: None }, offering.as_ref()),
+            "it has nodes of this kind already"
+        );
     }
 
     #[test]

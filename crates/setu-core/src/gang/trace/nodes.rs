@@ -26,6 +26,16 @@ pub enum KnownClaims<'a> {
     Left(&'a [Arc<NodeClaim>]),
 }
 
+impl<'a> KnownClaims<'a> {
+    /// The claims, and whether they are only those that still exist.
+    const fn parts(self) -> (&'a [Arc<NodeClaim>], bool) {
+        match self {
+            Self::Then(claims) => (claims, false),
+            Self::Left(claims) => (claims, true),
+        }
+    }
+}
+
 /// The spans of the NodeClaims whose outcome a transition decided.
 pub(super) fn spans(
     journal: &Journal,
@@ -50,12 +60,11 @@ fn of_attempt(
 ) -> Vec<TraceSpan> {
     // The attempt continues: only the nodes that it lost have an outcome.
     let goes_on = end.to == StateName::Provisioning;
-    let (claims, left_only) = match claims {
-        KnownClaims::Then(claims) => (claims, false),
-        // A claim that is being deleted now may have been healthy then.
-        KnownClaims::Left(claims) if !goes_on => (claims, true),
-        KnownClaims::Left(_) => return Vec::new(),
-    };
+    let (claims, left_only) = claims.parts();
+    // A claim that is being deleted now may have been healthy then.
+    if left_only && goes_on {
+        return Vec::new();
+    }
     let earlier = || journal.history.iter().rev().filter(|s| s.seq < end.seq && s.attempt == end.attempt);
     // If the gang was approved before in this attempt, only claims created since then came up in this state.
     let ready_before = earlier().find(|s| s.to == StateName::Approved).map(|s| s.at);
@@ -89,10 +98,7 @@ fn replacements(
     claims: KnownClaims<'_>,
     subject: &Subject,
 ) -> Vec<TraceSpan> {
-    let (claims, left_only) = match claims {
-        KnownClaims::Then(claims) => (claims, false),
-        KnownClaims::Left(claims) => (claims, true),
-    };
+    let (claims, left_only) = claims.parts();
     // A stay that replaces nodes begins with their loss: a transition from Approved to Approved.
     let loss = journal.history.iter().find(|s| s.seq.checked_add(1) == Some(end.seq));
     let Some(loss) = loss.filter(|s| s.from == StateName::Approved) else { return Vec::new() };

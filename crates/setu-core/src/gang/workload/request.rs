@@ -158,8 +158,21 @@ pub fn as_workload(request: &ProvisioningRequest, owner: Option<(&Workload, Opti
         Some((_, Some(check))) => status.admission_checks.sort_by_key(|entry| entry.name != check),
         Some((_, None)) | None => status.admission_checks.clear(),
     }
+    let was_ready = mirror.is_admitted() && own_check(&mirror).is_some_and(|entry| entry.state == Verdict::Ready);
     answered(&mut mirror, request);
+    if was_ready {
+        keep_ready(&mut mirror);
+    }
     mirror
+}
+
+/// Keeps the Ready by which Kueue admitted the Workload, if the request only waits now: Kueue reads a request that withdraws it some
+/// time later, and never while no quota is reserved.
+fn keep_ready(mirror: &mut Workload) {
+    let entry = mirror.status.as_mut().and_then(|status| status.admission_checks.first_mut());
+    if let Some(entry) = entry.filter(|entry| entry.state == Verdict::Pending) {
+        entry.state = Verdict::Ready;
+    }
 }
 
 /// The overrides in a request's parameters, as the annotations by which a Job asks for them.

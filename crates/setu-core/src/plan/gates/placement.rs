@@ -2,7 +2,7 @@
 
 use super::{Gate, GateAnswer, GateReport};
 use crate::api::requirements;
-use crate::plan::{ObstacleReason, PlanRequest, PlanSnapshot};
+use crate::plan::{ObstacleReason, PlanRequest, PlanSnapshot, demand};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,7 +28,9 @@ pub fn reports_of(cluster: &PlanSnapshot<'_>, request: &PlanRequest<'_>) -> Vec<
     });
     let allowed = placement.flavors.as_deref().unwrap_or_default();
     let assignments = request.workload.admission().into_iter().flat_map(|a| &a.pod_set_assignments);
-    let assigned: BTreeSet<&String> = assignments.flat_map(|psa| psa.flavors.values()).collect();
+    let provided = demand::pinned(cluster.cluster_queue, request);
+    let of_check = assignments.filter(|assigned| provided.contains(&assigned.name));
+    let assigned: BTreeSet<&String> = of_check.flat_map(|assigned| assigned.flavors.values()).collect();
     let of_flavors = (!allowed.is_empty()).then(|| match assigned.iter().find(|f| !allowed.contains(f)) {
         None => report().allow("every flavor is among those allowed"),
         Some(flavor) => report().answer(
@@ -89,6 +91,25 @@ mod tests {
         assert_eq!(world(&json!({"flavors": ["gpu"]}), &[]).provisioned().slots.len(), 2);
         let message = world(&json!({"flavors": ["cpu"]}), &[]).obstacle().1;
         assert_eq!(message, "ResourceFlavor gpu is not among gates.placement.flavors (cpu)");
+    }
+
+    #[test]
+    fn flavors_of_pod_sets_that_get_no_nodes_are_not_refused() {
+        let mut world = world(&json!({"flavors": ["gpu"]}), &[]).workload(&json!({
+            "spec": {"podSets": [
+                {"name": "main", "count": 2, "template": {"spec": {"containers": [
+                    {"name": "c", "image": "i", "resources": {"requests": {"nvidia.com/gpu": "1"}}},
+                ]}}},
+                {"name": "launcher", "count": 1, "template": {"spec": {"containers": [{"name": "c", "image": "i"}]}}},
+            ]},
+            "status": {"admission": {"podSetAssignments": [
+                {"name": "main", "flavors": {"nvidia.com/gpu": "gpu"}, "count": 2},
+                {"name": "launcher", "flavors": {"cpu": "cpu"}, "count": 1},
+            ]}},
+        }));
+        world.policy.managed_resources = vec!["nvidia.com/gpu".to_owned()];
+        let reports = reports_of(&world.cluster(), &world.request());
+        assert!(reports.iter().all(|report| report.answer == GateAnswer::Allow), "{reports:?}");
     }
 
     #[test]

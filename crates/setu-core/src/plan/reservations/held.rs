@@ -345,7 +345,7 @@ mod tests {
         }
         let retyped = plan.clone().with_types_of(&other_types, false).unwrap();
         assert_eq!(named(&retyped), named(&plan), "the others keep their reservation");
-        world.selection = OptionSelection::Like(Box::leak(begun.into_boxed_slice()));
+        world.selection = OptionSelection::Like { begun: Box::leak(begun.into_boxed_slice()), plan: None };
         let Outcome::Provision(again) = world.plan() else { panic!("its nodes are as before") };
         assert_eq!(again.hash(), plan.hash());
     }
