@@ -146,7 +146,7 @@ impl<'o> Users<'o> {
         match self.slots.get(claim.name_any().as_str()) {
             // Of the gang's current attempt, in a state that wants nodes.
             Some((report, slot)) if wanted(report, slot) => use_by_gang(report, slot, is_shared),
-            _ if claim.metadata.deletion_timestamp.is_some() => NodeUse::Wasted,
+            _ if claim.is_deleting() => NodeUse::Wasted,
             _ if claim.is_warm() => NodeUse::Warm,
             None if is_shared && claim.is_initialized() => NodeUse::Running,
             None if is_shared => NodeUse::Coming,

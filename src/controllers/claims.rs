@@ -163,7 +163,7 @@ pub async fn reconcile(object: ObjectRef<NodeClaim>, sweeper: Arc<Sweeper>) -> R
         return Ok(Action::await_change());
     };
     let now = context.now();
-    if claim.metadata.deletion_timestamp.is_some() {
+    if claim.is_deleting() {
         // Karpenter updates the claim once more before it is gone, no matter who deletes it.
         if claim.is_warm() && !sweeper.ended.note(&known.uid, now) {
             metrics::kept_warm(&claim, WarmResult::Unused, now);
@@ -188,7 +188,7 @@ async fn end(sweeper: &Sweeper, claim: &NodeClaim, now: Timestamp) -> Result<(),
     let (name, uid) = (claim.name_any(), claim.uid().unwrap_or_default());
     // It may have been handed back since it was last read, or its gang has deleted it.
     let current = claims::current(&context.client, &name).await?;
-    let stays = |c: &NodeClaim| c.metadata.deletion_timestamp.is_none() && is_ours(c);
+    let stays = |c: &NodeClaim| !c.is_deleting() && is_ours(c);
     let Some(current) = current.filter(|c| c.metadata.uid == claim.metadata.uid && stays(c)) else {
         return Ok(());
     };
@@ -250,7 +250,7 @@ fn is_ours(claim: &NodeClaim) -> bool {
     claim.label(names::MANAGED_BY) == names::SETU
 }
 
-/// Leaves what is due after the next sweep to that sweep.
+/// When the claim is due again: at the end of its hold, if that comes before the next sweep.
 fn requeue_after(claim: &NodeClaim, now: Timestamp) -> Action {
     let due = claim.hold_ends().and_then(|end| Duration::try_from(end.duration_since(now)).ok());
     due.filter(|due| *due < SWEEP_PERIOD)

@@ -79,7 +79,7 @@ pub struct QueueLimits {
     pub all: usize,
     /// In one flow.
     pub flow: usize,
-    /// Slots beyond `all` for flows in which nothing runs, so that long reconciles of other flows do not hold them up.
+    /// Places beyond `all` for flows in which nothing runs, so that long reconciles of other flows do not hold them up.
     pub first: usize,
 }
 

@@ -65,7 +65,7 @@ struct OfGang {
 /// The memory of one Workload.
 #[derive(Debug, Default)]
 struct OfWorkload {
-    /// The gangs that anything may be remembered of.
+    /// The gangs that may have an entry.
     gangs: BTreeSet<String>,
     /// When pods were last seen on the nodes of a standalone request, or when this replica first asked.
     used_at: Option<Timestamp>,

@@ -108,7 +108,7 @@ proptest! {
                 Event::Gone(_) | Event::Failed(_) => true,
                 Event::Lost { phase, .. } => *phase == AdmissionPhase::Reserved,
                 Event::Reserved { admission, phase } => {
-                    *phase == AdmissionPhase::Reserved && !admission.same_shape(&journal.memory.admission)
+                    *phase == AdmissionPhase::Reserved && !admission.same_assignment(&journal.memory.admission)
                 }
                 _ => false,
             };

@@ -244,7 +244,7 @@ impl Objects {
         };
         let mut inflight = InflightNodes::default();
         for claim in self.node_claims.iter().filter(of_others) {
-            let stays = claim.metadata.deletion_timestamp.is_none();
+            let stays = !claim.is_deleting();
             if stays && !claim.is_initialized() {
                 inflight.add_in_flight();
             }
@@ -273,7 +273,7 @@ impl Objects {
     pub fn predecessors(&self, workload: &Workload, check: &str, now: Timestamp) -> Vec<Arc<Workload>> {
         let named = |name: &str| self.workloads.iter().find(|w| w.metadata.name.as_deref() == Some(name));
         let nodes_of = |slice: &Workload| {
-            let stays = |claim: &&Arc<NodeClaim>| claim.metadata.deletion_timestamp.is_none();
+            let stays = |claim: &&Arc<NodeClaim>| !claim.is_deleting();
             let mut staying = self.node_claims.iter().filter(stays);
             let has_nodes = slice
                 .metadata

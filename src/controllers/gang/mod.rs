@@ -27,10 +27,10 @@ use crate::gang::ledger::Ledger;
 use crate::gang::ledger::refused::Causes;
 use crate::gang::snapshot::loss::Loss;
 use crate::gang::snapshot::observed::Observed;
-use crate::gang::step::consequences::{Consequences, LedgerChange};
+use crate::gang::step::consequences::{Consequences, LedgerChange, OptionChange};
 use crate::gang::step::reconcile::{Next, STEPS};
 use crate::gang::workload::stored::StoredJournal;
-use crate::gang::{Commit, EffectivePolicy, Journal, OptionPosition, Refusal, Step, report::message, step};
+use crate::gang::{Commit, EffectivePolicy, Journal, Refusal, Step, report::message, step};
 use crate::plan::{Outcome, Plan, PlanChange};
 use crate::telemetry::traces::own;
 use live_reads::OwnedLiveReads;
@@ -60,8 +60,8 @@ pub struct Gang<'a> {
 /// Changes of the ledger by steps whose journal is not written yet.
 #[derive(Default)]
 struct Unwritten {
-    /// The option to record once it is written: [`Consequences::option`].
-    option: Option<Option<OptionPosition>>,
+    /// The change of the option to record once it is written.
+    option: OptionChange,
     /// Whether a plan was entered, which is removed if the journal cannot be written.
     is_entered: bool,
 }
@@ -170,7 +170,9 @@ impl Gang<'_> {
         }
         let replica = &self.scope.context.telemetry.instance;
         self.stored.adopt(follows.journal.clone(), replica, self.planned.plan());
-        self.unwritten.option = follows.option.or(self.unwritten.option);
+        if follows.option != OptionChange::Unchanged {
+            self.unwritten.option = follows.option;
+        }
         if follows.is_elsewhere {
             ledger.remove(id);
             self.planned.outcome = None;
@@ -206,9 +208,12 @@ impl Gang<'_> {
 
     /// Records which option the gang has reached: its journal is written.
     fn confirm_ledger(&mut self) {
-        if let Some(option) = std::mem::take(&mut self.unwritten).option {
-            self.scope.context.gang_state.ledger().note_option(&self.scope.id, option);
-        }
+        let option = match std::mem::take(&mut self.unwritten).option {
+            OptionChange::Unchanged => return,
+            OptionChange::Reached(option) => Some(option),
+            OptionChange::Forgotten => None,
+        };
+        self.scope.context.gang_state.ledger().note_option(&self.scope.id, option);
     }
 
     /// Takes back what steps changed in the ledger: their journal could not be written, and the gang decides again from the last one.

@@ -69,7 +69,7 @@ pub(super) async fn mark_nodes(
     if !journal.state.wants_claims() {
         return Ok(());
     }
-    let taken = |c: &&Arc<NodeClaim>| c.taken_over().is_some() && c.metadata.deletion_timestamp.is_none();
+    let taken = |c: &&Arc<NodeClaim>| c.taken_over().is_some() && !c.is_deleting();
     let taken = observed.claims.iter().filter(taken);
     let unmarked: Vec<Arc<NodeClaim>> = taken.filter(|c| !is_marked(scope, c)).cloned().collect();
     let mut answers = stream::iter(unmarked)

@@ -193,7 +193,7 @@ async fn misplaced<T: Theatre>(
     own: &[&NodeClaim],
     wanted: usize,
 ) -> Result<Option<String>> {
-    let kept = own.iter().filter(|c| c.metadata.deletion_timestamp.is_none());
+    let kept = own.iter().filter(|c| !c.is_deleting());
     let nodes: BTreeSet<&str> =
         kept.filter_map(|c| c.status.as_ref()).map(|s| s.node_name.as_str()).collect();
     let running = running_on(world, job).await?;

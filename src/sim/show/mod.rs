@@ -230,8 +230,7 @@ impl ShownGang {
 
     /// The number of ready nodes.
     pub fn ready(&self) -> usize {
-        let is_ready =
-            |claim: &&Arc<NodeClaim>| claim.is_initialized() && claim.metadata.deletion_timestamp.is_none();
+        let is_ready = |claim: &&Arc<NodeClaim>| claim.is_initialized() && !claim.is_deleting();
         self.claims.values().filter(is_ready).count()
     }
 }

@@ -171,6 +171,11 @@ impl NodeClaim {
         Cow::Owned(needs)
     }
 
+    /// Whether it is being deleted.
+    pub fn is_deleting(&self) -> bool {
+        self.metadata.deletion_timestamp.is_some()
+    }
+
     /// When its gang took it over from an earlier one; `None` if it was created for its gang.
     pub fn taken_over(&self) -> Option<Timestamp> {
         self.annotation(names::TAKEN_OVER).parse().ok()

@@ -1,6 +1,6 @@
 //! Everything that a gang's next step depends on, at one instant.
 //!
-//! Rule: data only; [`observe`](crate::gang::observe) interprets it.
+//! Rule: it says how things are; [`observe`](crate::gang::observe) says what follows.
 
 pub mod attempt;
 pub mod claims;
@@ -38,7 +38,7 @@ pub struct Snapshot<'a> {
     pub now: Timestamp,
     /// The gang's front-end.
     pub front_end: FrontEnd,
-    /// Whether the Workload had no journal of this gang.
+    /// Whether the Workload has no usable journal of this gang, so that one was rebuilt.
     pub is_substitute: bool,
     /// Kueue's reservation.
     pub reservation: &'a Reservation,

@@ -129,7 +129,7 @@ pub enum PlanChange {
 impl PlanChange {
     /// The change that this event of a claim is. `is_gone` says that Setu no longer holds the claim.
     pub fn of_claim(is_gone: bool, claim: &NodeClaim) -> Option<Self> {
-        match (is_gone, claim.metadata.deletion_timestamp.is_some()) {
+        match (is_gone, claim.is_deleting()) {
             (true, _) => Some(Self::ClaimLeft),
             (false, true) => Some(Self::ClaimLeaving),
             (false, false) => claim.is_initialized().then_some(Self::ClaimInitialized),

@@ -128,7 +128,7 @@ impl GangClaims {
 /// Whether a claim counts with its capacity for every other gang.
 fn is_settled(claim: &NodeClaim) -> bool {
     let is_launched = claim.status.as_ref().is_some_and(|status| !status.capacity.is_empty());
-    is_launched && claim.metadata.deletion_timestamp.is_none() && !claim.is_warm()
+    is_launched && !claim.is_deleting() && !claim.is_warm()
 }
 
 fn entered(pending: &[PendingNodes]) -> BTreeSet<&str> {

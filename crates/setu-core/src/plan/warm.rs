@@ -74,7 +74,7 @@ impl KeptFor {
 fn is_free(claim: &NodeClaim, job: Option<Span>, now: Timestamp) -> bool {
     let stays = claim.hold_ends().and_then(|end| end.checked_sub(MARGIN).ok()).is_some_and(|end| end > now);
     let spoilt = claim.is("Drifted") || claim.is("DisruptionReason") || claim.is_rebooting();
-    let there = claim.metadata.deletion_timestamp.is_none() && claim.is_initialized();
+    let there = !claim.is_deleting() && claim.is_initialized();
     there && stays && !spoilt && lasts(claim, job, now)
 }
 
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_of_another_pool_template_or_spec_is_not_of_the_same_shape() {
+    fn a_node_of_another_pool_template_or_spec_is_not_of_the_same_assignment() {
         let wanted = [claim("", "1", "new")];
         for (path, value) in [
             ("/metadata/labels/karpenter.sh~1nodepool", "cpu"),

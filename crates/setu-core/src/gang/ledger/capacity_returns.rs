@@ -69,7 +69,7 @@ impl CapacityReturns {
 /// Whether this is the last event of a claim that gives its node back. `is_gone` says that Setu no longer holds the claim.
 pub fn gives_back(is_gone: bool, claim: &NodeClaim) -> bool {
     // A node that was never ready says nothing about capacity, and one that was handed back runs on.
-    is_gone && claim.metadata.deletion_timestamp.is_some() && claim.is_initialized()
+    is_gone && claim.is_deleting() && claim.is_initialized()
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use crate::gang::snapshot::attempt::Attempt;
 use crate::gang::snapshot::{Freshness, Snapshot};
 use crate::gang::statechart::attempt_terms::PolicySource;
 use crate::gang::statechart::journal::Journal;
-use crate::gang::statechart::reservation::{AdmissionPhase, Ending, Reservation, ShapeMatch};
+use crate::gang::statechart::reservation::{AdmissionPhase, AssignmentMatch, Ending, Reservation};
 use crate::gang::statechart::rules::Eviction;
 use crate::gang::statechart::state::{Nodes, State, Then};
 use crate::gang::step::approved::{failure_before_admission, has_lost_readiness};
@@ -127,7 +127,7 @@ fn approved(
     entry: &CheckState,
     updates: Result<Vec<PodSetUpdate>, Obstacle>,
 ) -> Option<Desired> {
-    if attempt.journal.memory.shape_match == ShapeMatch::Stale && is_admitted(attempt.snapshot) {
+    if attempt.journal.memory.assignment_match == AssignmentMatch::Stale && is_admitted(attempt.snapshot) {
         // Its nodes are deleted when its pods have stopped; then it starts again.
         let message =
             "was admitted on a Ready of an earlier reservation, and its nodes are not what it needs now";

@@ -88,7 +88,7 @@ impl ClaimView {
             slot: claim.slot().unwrap_or(u32::MAX),
             pod_sets: claim.label(names::POD_SETS).to_owned(),
             generation: claim.generation(),
-            deleting: claim.metadata.deletion_timestamp.is_some(),
+            deleting: claim.is_deleting(),
             held_until: claim.annotation(names::HOLD_UNTIL).parse().ok(),
             vacant: false,
             stuck: claim.metadata.deletion_timestamp.as_ref().is_some_and(|t| is_stuck(t.0, now)),

@@ -116,7 +116,7 @@ impl Observed {
 
     /// The claims of an attempt that are not being deleted.
     pub fn staying(&self, attempt: u32) -> impl Iterator<Item = &NodeClaim> + use<'_> {
-        self.of_attempt(attempt).filter(|claim| claim.metadata.deletion_timestamp.is_none())
+        self.of_attempt(attempt).filter(|claim| !claim.is_deleting())
     }
 
     /// The initialized claims of the attempt and their Nodes, if the gang's pods are yet to come to them: from the end of the

@@ -137,11 +137,12 @@ fn validating(context: &mut StepContext, event: &Event) -> Outcome<State> {
         Event::Failed(failure) if context.memory.option.index > 0 => {
             // All tiers were tried; the next round starts with the first.
             let then = context.fail_attempt(failure);
-            Transition(then.state(context))
+            Transition(context.finish_rollback(then))
         }
         Event::Failed(failure) => {
-            context.memory.last_failure = Some(failure.clone());
-            Transition(context.give_up().state(context))
+            context.record_failure(failure);
+            let then = context.give_up();
+            Transition(context.finish_rollback(then))
         }
         _ => Super,
     }
@@ -174,10 +175,13 @@ fn provisioning(context: &mut StepContext, event: &Event) -> Outcome<State> {
             context.advance_option(*option);
             Handled
         }
-        Event::Lost { failure, .. } if context.move_lost_slots(failure) => Transition(State::Provisioning),
-        Event::Lost { failure, phase: AdmissionPhase::Admitted | AdmissionPhase::AdmittedPods } => {
-            Transition(context.recreate_lost(failure))
-        }
+        Event::Lost { failure, phase } => match (context.option_for_lost(failure), phase) {
+            (Some(option), _) => Transition(context.move_lost_slots(option, failure)),
+            (None, AdmissionPhase::Admitted | AdmissionPhase::AdmittedPods) => {
+                Transition(context.recreate_lost(failure))
+            }
+            (None, AdmissionPhase::Reserved | AdmissionPhase::Running) => Super,
+        },
         _ => Super,
     }
 }
@@ -185,12 +189,18 @@ fn provisioning(context: &mut StepContext, event: &Event) -> Outcome<State> {
 fn waiting_ready(context: &mut StepContext, event: &Event) -> Outcome<State> {
     match event {
         Event::NodesReady => Transition(State::Approved { nodes: Nodes::Held }),
-        Event::Superseded(failure) if context.replace_superseded(failure) => Transition(State::Provisioning),
-        Event::Lost { failure, .. } if context.move_lost_slots(failure) => Transition(State::Provisioning),
-        Event::Lost { failure, phase: AdmissionPhase::Admitted | AdmissionPhase::AdmittedPods } => {
-            Transition(context.recreate_lost(failure))
-        }
-        Event::Lost { failure, .. } => context.handle_loss(failure).map_or(Handled, Transition),
+        Event::Superseded(failure) => context
+            .option_for_superseded(failure)
+            .map_or(Super, |option| Transition(context.move_lost_slots(option, failure))),
+        Event::Lost { failure, phase } => match (context.option_for_lost(failure), phase) {
+            (Some(option), _) => Transition(context.move_lost_slots(option, failure)),
+            (None, AdmissionPhase::Admitted | AdmissionPhase::AdmittedPods) => {
+                Transition(context.recreate_lost(failure))
+            }
+            (None, AdmissionPhase::Reserved | AdmissionPhase::Running) => {
+                context.handle_loss(failure).map_or(Handled, Transition)
+            }
+        },
         _ => Super,
     }
 }
@@ -258,7 +268,7 @@ fn reserved_again(
     phase: AdmissionPhase,
 ) -> Outcome<State> {
     let before = &context.memory.admission;
-    let goes_on = before.same_shape(admission) || before.same_reservation(admission);
+    let goes_on = before.same_assignment(admission) || before.same_reservation(admission);
     match nodes {
         // Pods may run: their nodes stay until the pods have stopped, whatever Kueue admits now.
         _ if phase != AdmissionPhase::Reserved && (nodes != Nodes::Unneeded || goes_on) => {
@@ -277,7 +287,7 @@ fn reserved_again(
 
 fn rolling_back(then: &mut Then, context: &mut StepContext, event: &Event) -> Outcome<State> {
     match event {
-        Event::ClaimsGone => Transition(then.state(context)),
+        Event::ClaimsGone => Transition(context.finish_rollback(*then)),
         Event::Leaving(_) | Event::Gone(_) | Event::Reserved { .. } => {
             *then = Then::Released;
             Handled

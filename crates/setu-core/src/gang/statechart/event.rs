@@ -42,7 +42,7 @@ pub enum Event {
     Planned {
         /// Number of nodes.
         slots: u32,
-        /// Hash of the plan's shape.
+        /// Hash of the plan.
         plan: String,
         /// How pods will find their nodes.
         pinning: Pinning,

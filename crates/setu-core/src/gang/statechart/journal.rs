@@ -11,7 +11,7 @@ mod retry;
 use super::event::{ProgressReason, Reason};
 use super::failure::Failure;
 use super::option_position::OptionPosition;
-use super::reservation::{AdmissionId, Ending, ShapeMatch};
+use super::reservation::{AdmissionId, AssignmentMatch, Ending};
 use super::state::{State, StateName};
 use super::trace_context::TraceContext;
 use super::transition::Transition;
@@ -74,8 +74,8 @@ pub struct Memory {
     #[serde(rename = "epoch")]
     pub admission: AdmissionId,
     /// Whether the nodes match what that admission admits.
-    #[serde(rename = "fit", default, skip_serializing_if = "ShapeMatch::is_same")]
-    pub shape_match: ShapeMatch,
+    #[serde(rename = "fit", default, skip_serializing_if = "AssignmentMatch::is_same")]
+    pub assignment_match: AssignmentMatch,
     /// Number of the current or last attempt; it never decreases.
     pub attempt: u32,
     /// The option that the attempt uses, or that the next attempt starts with.

@@ -35,7 +35,7 @@ impl AdmissionId {
     }
 
     /// Whether both admit the same counts under the same flavors.
-    pub fn same_shape(&self, other: &Self) -> bool {
+    pub fn same_assignment(&self, other: &Self) -> bool {
         self.parts().1 == other.parts().1
     }
 
@@ -50,9 +50,9 @@ impl AdmissionId {
     }
 }
 
-/// Whether the nodes of a gang match the shape that it was admitted with.
+/// Whether the nodes of a gang match what Kueue assigned it.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum ShapeMatch {
+pub enum AssignmentMatch {
     /// They match.
     #[default]
     Same,
@@ -62,7 +62,7 @@ pub enum ShapeMatch {
     Stale,
 }
 
-impl ShapeMatch {
+impl AssignmentMatch {
     /// Whether they match.
     #[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
     pub fn is_same(&self) -> bool {

@@ -4,7 +4,7 @@ use super::event::Effect;
 use super::failure::{Failure, FailureClass};
 use super::journal::{Journal, Memory};
 use super::option_position::OptionPosition;
-use super::reservation::{AdmissionId, AdmissionPhase, ShapeMatch};
+use super::reservation::{AdmissionId, AdmissionPhase, AssignmentMatch};
 use super::rules::{Eviction, Rules, is_too_far, later};
 use super::state::{Nodes, State, Then};
 use crate::api::parameters::{Compat, OnExhausted, OnNodeLost, Pinning};
@@ -36,7 +36,7 @@ impl StepContext {
     ) {
         self.memory.attempt = self.memory.attempt.saturating_add(1);
         self.memory.waits = 0;
-        self.memory.shape_match = ShapeMatch::Same;
+        self.memory.assignment_match = AssignmentMatch::Same;
         self.memory.generation = 0;
         self.memory.slots = slots;
         self.memory.plan = Some(plan.to_owned());
@@ -48,7 +48,7 @@ impl StepContext {
     /// Takes over an attempt whose claims exist but whose journal is lost.
     pub(super) fn adopt(&mut self, attempt: u32, generation: u32, slots: u32, pod_sets: &PodSetLabels) {
         self.memory.attempt = attempt;
-        self.memory.shape_match = ShapeMatch::Same;
+        self.memory.assignment_match = AssignmentMatch::Same;
         self.memory.generation = generation;
         self.memory.slots = slots;
         self.memory.plan = None;
@@ -69,7 +69,7 @@ impl StepContext {
     /// The state in which a new admission starts.
     pub(super) fn begin_admission(&mut self, admission: &AdmissionId, phase: AdmissionPhase) -> State {
         self.memory.admission = admission.clone();
-        self.memory.shape_match = ShapeMatch::Same;
+        self.memory.assignment_match = AssignmentMatch::Same;
         self.memory.tries = 0;
         self.memory.option = OptionPosition::default();
         self.memory.slots = 0;
@@ -79,7 +79,7 @@ impl StepContext {
         }
         if phase == AdmissionPhase::Admitted {
             // Admitted on a Ready of an earlier admission: nothing was provisioned for this one.
-            return Then::Yielded.state(self);
+            return self.finish_rollback(Then::Yielded);
         }
         match self.memory.not_before {
             Some(until) if until > self.now && !self.is_too_far(until) => State::BackingOff { until },
@@ -90,16 +90,19 @@ impl StepContext {
     /// Continues under this admission with the existing nodes, because pods may run on them.
     pub(super) fn continue_under(&mut self, admission: &AdmissionId) {
         let before = std::mem::replace(&mut self.memory.admission, admission.clone());
-        if !before.same_shape(admission) {
-            let shape_match =
-                if before.same_reservation(admission) { ShapeMatch::Changed } else { ShapeMatch::Stale };
-            self.memory.shape_match = self.memory.shape_match.max(shape_match);
+        if !before.same_assignment(admission) {
+            let assignment_match = if before.same_reservation(admission) {
+                AssignmentMatch::Changed
+            } else {
+                AssignmentMatch::Stale
+            };
+            self.memory.assignment_match = self.memory.assignment_match.max(assignment_match);
         }
     }
 
     /// Whether the existing nodes match this admission.
     pub(super) fn matches_nodes(&self, admission: &AdmissionId) -> bool {
-        self.memory.shape_match.is_same() && self.memory.admission.same_shape(admission)
+        self.memory.assignment_match.is_same() && self.memory.admission.same_assignment(admission)
     }
 
     /// Whether a time is later than any wait allows: only a wrong clock can have written it.
@@ -109,7 +112,7 @@ impl StepContext {
 
     /// Records a failed attempt and returns where its rollback leads.
     pub(super) fn fail_attempt(&mut self, failure: &Failure) -> Then {
-        self.memory.last_failure = Some(failure.clone());
+        self.record_failure(failure);
         let next = self.memory.option.index.saturating_add(1);
         if failure.reason.is_shortage() && next < self.memory.option.count {
             // The next tier is not another try: the quota is still held, and no wait is needed.
@@ -131,8 +134,8 @@ impl StepContext {
 
     /// The next state of a gang that lost a node before it was admitted; `None` if it stays.
     pub(super) fn handle_loss(&mut self, failure: &Failure) -> Option<State> {
-        if self.move_lost_slots(failure) {
-            return Some(State::Provisioning);
+        if let Some(option) = self.option_for_lost(failure) {
+            return Some(self.move_lost_slots(option, failure));
         }
         let then = match self.rules.on_node_lost {
             OnNodeLost::Ignore => return None,
@@ -150,32 +153,31 @@ impl StepContext {
             OnNodeLost::Yield => Then::Yielded,
             OnNodeLost::Reject => Then::Rejected,
         };
-        self.memory.last_failure = Some(failure.clone());
+        self.record_failure(failure);
         Some(State::RollingBack { then })
     }
 
-    /// Moves the slots that ran out of capacity to an option that may have some, if tiers may be mixed. The other slots stay
-    /// as they are. Returns whether it did.
-    pub(super) fn move_lost_slots(&mut self, failure: &Failure) -> bool {
-        self.move_to_option(self.memory.option.next_for_lost(failure.reason), failure)
+    /// The option that may have capacity for slots that were lost like this, if tiers may be mixed.
+    pub(super) fn option_for_lost(&self, failure: &Failure) -> Option<u32> {
+        self.memory.option.next_for_lost(failure.reason).filter(|_| self.rules.mixed_tiers)
     }
 
-    /// Replaces a lost claim of an earlier option with one of the current option, if tiers may be mixed.
-    pub(super) fn replace_superseded(&mut self, failure: &Failure) -> bool {
-        self.move_to_option(self.memory.option.current_for_lost(failure.reason), failure)
+    /// The option that replaces a lost claim of an earlier one, if tiers may be mixed.
+    pub(super) fn option_for_superseded(&self, failure: &Failure) -> Option<u32> {
+        self.memory.option.current_for_lost(failure.reason).filter(|_| self.rules.mixed_tiers)
     }
 
-    fn move_to_option(&mut self, next: Option<u32>, failure: &Failure) -> bool {
-        let Some(next) = next.filter(|_| self.rules.mixed_tiers) else { return false };
-        if next > self.memory.option.index {
+    /// The next state of a gang whose lost slots move to this option. The other slots stay as they are.
+    pub(super) fn move_lost_slots(&mut self, option: u32, failure: &Failure) -> State {
+        if option > self.memory.option.index {
             self.restart_deadline();
         }
-        self.memory.option.index = next;
+        self.memory.option.index = option;
         self.memory.generation = self.memory.generation.saturating_add(1);
         // Nodes of several options have no single plan.
         self.memory.plan = None;
-        self.memory.last_failure = Some(failure.clone());
-        true
+        self.record_failure(failure);
+        State::Provisioning
     }
 
     /// Continues with another option. A later option gets the full time of an attempt.
@@ -216,7 +218,7 @@ impl StepContext {
     fn begin_replacement(&mut self, failure: &Failure) {
         self.memory.tries = self.memory.tries.saturating_add(1);
         self.memory.generation = self.memory.generation.saturating_add(1);
-        self.memory.last_failure = Some(failure.clone());
+        self.record_failure(failure);
     }
 
     /// The next state of a gang after its last try under this admission.
@@ -238,7 +240,8 @@ impl StepContext {
             self.memory.waits = self.memory.waits.saturating_add(1);
             State::Yielded
         } else {
-            self.give_up().state(self)
+            let then = self.give_up();
+            self.finish_rollback(then)
         };
         if state == State::Yielded {
             self.memory.not_before = None;
@@ -246,28 +249,26 @@ impl StepContext {
         state
     }
 
+    /// The state that a rollback ends in, with its wait set.
+    pub(super) fn finish_rollback(&mut self, then: Then) -> State {
+        match then {
+            Then::BackingOff if self.memory.option.index > 0 => State::BackingOff { until: self.now },
+            Then::BackingOff => {
+                State::BackingOff { until: self.wait(self.rules.in_check, self.memory.tries) }
+            }
+            Then::Yielded => {
+                self.memory.yields = self.memory.yields.saturating_add(1);
+                self.memory.not_before = Some(self.wait(self.rules.yielding, self.memory.yields));
+                State::Yielded
+            }
+            Then::Rejected => State::Rejected,
+            Then::Released => State::Released,
+        }
+    }
+
     fn wait(&self, strategy: RetryStrategy, nth: u32) -> Timestamp {
         let base = strategy.wait(nth).signed();
         let spread = base.mul_f64(self.rules.jitter / 2.0);
         later(self.now, base.saturating_add(spread)).unwrap_or(self.now)
-    }
-}
-
-impl Then {
-    /// The state that a rollback ends in, with its wait set.
-    pub(super) fn state(self, context: &mut StepContext) -> State {
-        match self {
-            Self::BackingOff if context.memory.option.index > 0 => State::BackingOff { until: context.now },
-            Self::BackingOff => {
-                State::BackingOff { until: context.wait(context.rules.in_check, context.memory.tries) }
-            }
-            Self::Yielded => {
-                context.memory.yields = context.memory.yields.saturating_add(1);
-                context.memory.not_before = Some(context.wait(context.rules.yielding, context.memory.yields));
-                State::Yielded
-            }
-            Self::Rejected => State::Rejected,
-            Self::Released => State::Released,
-        }
     }
 }

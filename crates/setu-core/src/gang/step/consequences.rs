@@ -17,8 +17,8 @@ use jiff::Timestamp;
 pub struct Consequences<'m> {
     /// The journal after the step.
     pub journal: &'m Journal,
-    /// The option to record for the gang: `None` changes nothing, `Some(None)` forgets it because the gang is over.
-    pub option: Option<Option<OptionPosition>>,
+    /// The change of the option that is recorded for the gang.
+    pub option: OptionChange,
     /// Whether the attempt goes on with another option. The plan accepted for the previous one does not apply to it.
     pub is_elsewhere: bool,
     /// Until when the gang is refused, if it was.
@@ -30,6 +30,18 @@ pub struct Consequences<'m> {
     /// Whether an attempt begins with terms that are too large for the journal: another replica would judge it by the policy
     /// of that time.
     pub lacks_terms: bool,
+}
+
+/// The change of the option that a replica records for a gang.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum OptionChange {
+    /// There is none.
+    #[default]
+    Unchanged,
+    /// The gang has reached this one.
+    Reached(OptionPosition),
+    /// It is forgotten, because the gang is over.
+    Forgotten,
 }
 
 /// The change that a gang's state makes to its entry in the ledger.
@@ -66,7 +78,11 @@ impl<'m> Consequences<'m> {
         let is_elsewhere = begun
             && after.state == State::Provisioning
             && (falls || after.memory.option != before.memory.option);
-        let option = (!after.state.is_over()).then_some(after.memory.option);
+        let option = match after.state.is_over() {
+            _ if moved.cause.is_none() && !is_elsewhere => OptionChange::Unchanged,
+            true => OptionChange::Forgotten,
+            false => OptionChange::Reached(after.memory.option),
+        };
         let failure = match &moved.cause {
             Some(Event::Failed(failure) | Event::Lost { failure, .. }) => Some(failure),
             _ => None,
@@ -74,7 +90,7 @@ impl<'m> Consequences<'m> {
         let is_exhausted = failure.is_some_and(|failure| failure.reason.counts_as_short());
         Self {
             journal: after,
-            option: (moved.cause.is_some() || is_elsewhere).then_some(option),
+            option,
             is_elsewhere,
             refused_until: match moved.cause {
                 Some(Event::Refused(_)) => Some(refused_until(after, snapshot)),

@@ -71,7 +71,7 @@ impl NewClaims<'_> {
 
 /// Whether this claim of the gang already fills the slot of the wanted one.
 pub fn fills_slot_of(claim: &NodeClaim, wanted: &NodeClaim) -> bool {
-    claim.metadata.deletion_timestamp.is_none()
+    !claim.is_deleting()
         && claim.label(names::ATTEMPT) == wanted.label(names::ATTEMPT)
         && claim.slot() == wanted.slot()
 }

@@ -79,7 +79,7 @@ fn of_attempt(
     }
     let gets_span = |claim: Option<&NodeClaim>| {
         let is_new = || claim.and_then(created) >= ready_before;
-        let is_lost = || claim.is_none_or(|c| c.metadata.deletion_timestamp.is_some());
+        let is_lost = || claim.is_none_or(NodeClaim::is_deleting);
         let is_known = || !left_only || claim.is_some_and(|c| has_stood_still(c, end.at));
         is_new() && (!goes_on || is_lost()) && is_known()
     };

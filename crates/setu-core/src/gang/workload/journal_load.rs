@@ -129,8 +129,7 @@ fn has_possible_slots(journal: &Journal, workload: &Workload, claims: &[Arc<Node
         _ => false,
     };
     let attempt = journal.memory.attempt.to_string();
-    let lasts =
-        |c: &&Arc<NodeClaim>| c.label(names::ATTEMPT) == attempt && c.metadata.deletion_timestamp.is_none();
+    let lasts = |c: &&Arc<NodeClaim>| c.label(names::ATTEMPT) == attempt && !c.is_deleting();
     let least = if begun { slots_of(claims.iter().filter(lasts)) } else { 0 };
     let most = pods.max(slots_of(claims.iter()));
     (least..=most).contains(&i64::from(journal.memory.slots))

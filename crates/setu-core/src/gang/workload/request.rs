@@ -158,7 +158,8 @@ pub fn as_workload(request: &ProvisioningRequest, owner: Option<(&Workload, Opti
         Some((_, Some(check))) => status.admission_checks.sort_by_key(|entry| entry.name != check),
         Some((_, None)) | None => status.admission_checks.clear(),
     }
-    let was_ready = mirror.is_admitted() && own_check(&mirror).is_some_and(|entry| entry.state == Verdict::Ready);
+    let was_ready =
+        mirror.is_admitted() && own_check(&mirror).is_some_and(|entry| entry.state == Verdict::Ready);
     answered(&mut mirror, request);
     if was_ready {
         keep_ready(&mut mirror);
@@ -299,7 +300,7 @@ pub struct Details {
 impl Details {
     /// Those of the claims among these that are not being deleted.
     pub fn of<'c>(claims: impl IntoIterator<Item = &'c NodeClaim>) -> Self {
-        let live = claims.into_iter().filter(|claim| claim.metadata.deletion_timestamp.is_none());
+        let live = claims.into_iter().filter(|claim| !claim.is_deleting());
         let live: Vec<&NodeClaim> = live.collect();
         Self {
             gangs: values(live.iter().copied(), names::GANG),
@@ -475,6 +476,24 @@ mod tests {
         assert_eq!(sets(&[("w-gpu-1-driver", 5)]), both, "both were merged into one");
         assert_eq!(sets(&[("long-1a2b3", 4)]), both, "the name was shortened");
         assert_eq!(sets(&[]), both);
+    }
+
+    #[test]
+    fn the_ready_that_a_workload_was_admitted_on_stands_until_kueue_reads_that_it_was_withdrawn() {
+        let mut request = ProvisioningRequest::new("w-gpu-1", ProvisioningRequestSpec::default());
+        let verdict = |request: &ProvisioningRequest, conditions: &[&str], before: &str| {
+            let mut owner = workload("w", conditions, &["gpu"]);
+            let entry = json!({"name": "gpu", "state": before});
+            owner.status.as_mut().unwrap().admission_checks = vec![serde_json::from_value(entry).unwrap()];
+            own_check(&as_workload(request, Some((&owner, Some("gpu"))))).unwrap().state
+        };
+        let admitted = ["QuotaReserved", "Admitted"];
+        assert_eq!(verdict(&request, &admitted, "Ready"), Verdict::Ready);
+        assert_eq!(verdict(&request, &admitted, "Pending"), Verdict::Pending, "its pods ran before");
+        assert_eq!(verdict(&request, &["QuotaReserved"], "Ready"), Verdict::Pending);
+        let failed = conditions_after_uninstall(&[], Timestamp::UNIX_EPOCH);
+        request.status = serde_json::from_value(json!({"conditions": failed})).unwrap();
+        assert_eq!(verdict(&request, &admitted, "Ready"), Verdict::Retry);
     }
 
     #[test]

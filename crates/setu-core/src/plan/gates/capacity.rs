@@ -136,7 +136,7 @@ fn in_use(
     let claims = cluster.pool_claims.beside(&wanted.node_pool, (request.gang_label, uid), cluster.pending);
     let is_taken_over =
         |c: &NodeClaim| c.metadata.name.as_deref().is_some_and(|name| taken_over.contains(name));
-    let stays = |c: &&Arc<NodeClaim>| c.metadata.deletion_timestamp.is_none() && !is_taken_over(c);
+    let stays = |c: &&Arc<NodeClaim>| !c.is_deleting() && !is_taken_over(c);
     let (staying, going): (Vec<_>, Vec<_>) = claims.unsettled.into_iter().partition(stays);
     let used =
         staying.into_iter().fold(claims.settled, |all, c| add(all, &most_of(c, cluster, request.policy), 1));

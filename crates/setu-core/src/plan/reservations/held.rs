@@ -113,7 +113,7 @@ impl<'t, 'c> Holder<'t, 'c> {
         let mut room = Room::beside(cluster, request, plan, tier);
         let known: BTreeSet<String> = tier.reservations.iter().map(|one| one.id.clone()).collect();
         let own = cluster.pool_claims.each_other(cluster.pending).filter(|claim| is_own(claim, request));
-        let (going, there): (Vec<_>, Vec<_>) = own.partition(|c| c.metadata.deletion_timestamp.is_some());
+        let (going, there): (Vec<_>, Vec<_>) = own.partition(|c| c.is_deleting());
         // An instance stays until its claim is gone.
         for claim in going {
             room.give(1, &ids(claim));

@@ -46,11 +46,15 @@ pub fn sync(user: &User, workload: &Value, now: Timestamp) {
         let Some(config) = config_of(user, text(entry, "/name")) else { continue };
         let prefix = format!("{}-{}-", name(workload), text(entry, "/name"));
         let requests = requests_of(user, workload, &prefix);
-        if !is(workload, "QuotaReserved") || is(workload, "Evicted") || is(workload, "Finished") {
+        if is(workload, "Evicted") || is(workload, "Finished") {
             for (_, request) in requests {
                 let (namespace, name) = (namespace(&request), name(&request));
                 let _ = user.delete(&kinds::PROVISIONING_REQUEST, namespace, name, Preconditions::default());
             }
+            continue;
+        }
+        if !is(workload, "QuotaReserved") {
+            // Kueue's controller returns early: it neither reads nor deletes requests.
             continue;
         }
         if let Some((attempt, request)) = requests.last() {
